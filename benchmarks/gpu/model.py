@@ -18,7 +18,7 @@ from pagemesh.models.interface import ModelShape
 from pagemesh.models.layer_attention import make_layer_attention
 from pagemesh.models.loader import LoadedModel
 from pagemesh.models.registry import find_architecture, unknown_architecture
-from pagemesh.models.settled import settled
+from pagemesh.models.settled import fix_ropes
 from pagemesh.models.spec import DecoderSpec, MoeSpec
 
 LLAMA_8B: dict[str, Any] = {
@@ -139,7 +139,7 @@ class Subject:
         architecture = find_architecture(settings)
         if architecture is None:
             raise unknown_architecture(settings)
-        self.spec = settled(architecture.make_spec(settings), max_model_len)
+        self.spec = fix_ropes(architecture.make_spec(settings), max_model_len)
         with accelerator.computing():
             self.model = _load(self.spec, max_model_len, accelerator.device)
         layout = self.model.block_layout(block_size)

@@ -12,9 +12,9 @@ import pytest
 
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.weight_writer import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.models.place import Place
+from pagemesh.models.place import ModelTarget
 from tests.identity.answers import (
     Answers,
     answers_alone,
@@ -65,7 +65,7 @@ def case(
 ) -> Case:
     name, dtype = request.param
     material = make_material(name, demo_model, tmp_path_factory.mktemp("model"))
-    load = partial(load_model, place=Place(DeviceFiller(accelerator), "auto"))
+    load = partial(load_model, place=ModelTarget(DeviceWeightWriter(accelerator), "auto"))
     model = material.load(load, dtype=dtype)
     requests = make_requests(material.prompts)[::NUM_ANSWERS]
     eager = DeviceMachine(accelerator, graphs=False)

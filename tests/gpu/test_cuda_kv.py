@@ -13,7 +13,7 @@ from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.pinned import HostBuffers
-from pagemesh.engine.cuda.weight_writer import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.kv_memory.staged import StagedKv
 from pagemesh.models.weights import CheckpointParameters
 from pagemesh.scheduler.batch import BlockMoves
@@ -26,7 +26,7 @@ from tests.unit.engine_cuda.test_device_kv import LAYOUTS, fill, layout_name
 def test_weights_are_those_of_the_host(
     accelerator: CudaAccelerator, tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    filler = DeviceFiller(accelerator, buffer_bytes=1000)
+    filler = DeviceWeightWriter(accelerator, buffer_bytes=1000)
     with write(tmp_path) as checkpoint, filler.filling():
         parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, filler)
         on_device = {name: parameters.read(name) for name in SHAPES}

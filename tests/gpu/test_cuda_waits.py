@@ -9,9 +9,9 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.weight_writer import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import Place
+from pagemesh.models.place import ModelTarget
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch, PromptTargets, ScheduledSequence
 from tests.identity.subjects import make_material
@@ -27,7 +27,9 @@ def test_steps_are_launched_and_sampled_without_a_wait(
     accelerator: CudaAccelerator, demo_model: Path, tmp_path: Path, name: str, graphs: bool
 ) -> None:
     material = make_material(name, demo_model, tmp_path)
-    model = material.load(partial(load_model, place=Place(DeviceFiller(accelerator), "auto")))
+    model = material.load(
+        partial(load_model, place=ModelTarget(DeviceWeightWriter(accelerator), "auto"))
+    )
     machine = DeviceMachine(accelerator, graphs=graphs)
     runner, _ = machine(model, SchedulerConfig(4, 64), 16, 16)
     prompt = material.prompts[-1]

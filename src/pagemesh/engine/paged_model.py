@@ -21,7 +21,7 @@ from pagemesh.kernels.paged_attention import (
     ReusablePlan,
 )
 from pagemesh.kernels.write_kv import KvWriter, Turn, make_kv_writer
-from pagemesh.models.interface import StepAttention
+from pagemesh.models.interface import ForwardContext
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import ScheduledSequence
 
@@ -91,7 +91,7 @@ class PagedModel:
         plan: AttentionPlan,
         watch: LayerProgress | None = None,
         probe: KvFiniteCheck | None = None,
-    ) -> StepAttention:
+    ) -> ForwardContext:
         """What a step's layers write to and read from."""
         observers = watch, probe, self._on_layer
         return _PagedStep(
@@ -114,7 +114,7 @@ def paged_sequences(sequences: Sequence[ScheduledSequence]) -> list[PagedSequenc
 
 
 class _PagedStep:
-    """`StepAttention` over the paged KV."""
+    """`ForwardContext` over the paged KV."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from pagemesh.kernels.packed_weights import place_packed
 from pagemesh.models.attention_input import AttentionInput, HeadTurn
 from pagemesh.models.decoder import Decoder, Layer
 from pagemesh.models.norms import NoNorm
-from pagemesh.models.parameters import Parameters, Part
+from pagemesh.models.parameters import Parameters, ParameterScope
 from pagemesh.models.residual import make_layer_output
 from pagemesh.models.rope import pair_rows, rotation_table
 from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
@@ -27,11 +27,11 @@ from pagemesh.models.vocabulary import (
 
 def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
     """A decoder for positions below `max_model_len`, on its parameters' device."""
-    whole = Part(parameters, "")
+    whole = ParameterScope(parameters, "")
     embed = place_packed(parameters.read("embed"))
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     layers = [
-        _make_layer(spec, index, ropes, Part(parameters, f"layers.{index}."), embed.dtype)
+        _make_layer(spec, index, ropes, ParameterScope(parameters, f"layers.{index}."), embed.dtype)
         for index in range(spec.num_layers)
     ]
     head: Head = NoHead()
@@ -54,7 +54,9 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
     )
 
 
-def _make_embedding(spec: DecoderSpec, whole: Part, embed: torch.Tensor) -> TokenEmbedding:
+def _make_embedding(
+    spec: DecoderSpec, whole: ParameterScope, embed: torch.Tensor
+) -> TokenEmbedding:
     if spec.input is None:
         return make_embedding(embed, spec.embedding_scale)
     token_types, positions = whole.get("token_types"), whole.get("positions")
@@ -67,7 +69,11 @@ def _make_embedding(spec: DecoderSpec, whole: Part, embed: torch.Tensor) -> Toke
 
 
 def _make_layer(
-    spec: DecoderSpec, index: int, ropes: Sequence[RopeSpec], part: Part, dtype: torch.dtype
+    spec: DecoderSpec,
+    index: int,
+    ropes: Sequence[RopeSpec],
+    part: ParameterScope,
+    dtype: torch.dtype,
 ) -> Layer:
     layer = spec.layers[index]
     attention_input = AttentionInput(
@@ -84,7 +90,7 @@ def _make_layer(
     return Layer(attention_input, make_layer_output(spec, layer, part, dtype))
 
 
-def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, part: Part) -> Linear:
+def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, part: ParameterScope) -> Linear:
     weight, bias = part.read("qkv.weight"), part.get("qkv.bias")
     if rope is not None:
         num_heads = attention.num_heads + attention.num_kv_heads
@@ -96,7 +102,7 @@ def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, part: Part) -> Li
 
 
 def _make_turn(
-    spec: DecoderSpec, layer: LayerSpec, ropes: Sequence[RopeSpec], part: Part
+    spec: DecoderSpec, layer: LayerSpec, ropes: Sequence[RopeSpec], part: ParameterScope
 ) -> HeadTurn | None:
     if layer.rope is None:
         return None

@@ -9,7 +9,7 @@ import torch
 
 from pagemesh.kernels.linear import Linear
 from pagemesh.kernels.write_kv import Turn
-from pagemesh.models.interface import StepAttention
+from pagemesh.models.interface import ForwardContext
 from pagemesh.models.norms import Norm
 from pagemesh.models.spec import AttentionSpec
 
@@ -54,7 +54,7 @@ class AttentionInput:
         self._turn = turn
 
     def project(
-        self, hidden: torch.Tensor, rotations: Sequence[torch.Tensor], attention: StepAttention
+        self, hidden: torch.Tensor, rotations: Sequence[torch.Tensor], attention: ForwardContext
     ) -> torch.Tensor:
         """Queries [T, heads, head_dim] of [T, hidden]."""
         qkv = self._projection(self._norm.apply(hidden))

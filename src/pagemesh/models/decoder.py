@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from pagemesh.models.attention_input import AttentionInput
-from pagemesh.models.interface import StepAttention
+from pagemesh.models.interface import ForwardContext
 from pagemesh.models.norms import Norm
 from pagemesh.models.residual import LayerOutput
 from pagemesh.models.vocabulary import Head, TokenEmbedding
@@ -50,7 +50,7 @@ class Decoder:
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: StepAttention,
+        attention: ForwardContext,
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         """See `CausalModel`; the hidden states are normed."""
@@ -63,7 +63,7 @@ class Decoder:
         return [hidden, *(table.index_select(0, positions) for table in self._rotations)]
 
     def run_layers(
-        self, entered: Sequence[torch.Tensor], attention: StepAttention, rows: torch.Tensor | None
+        self, entered: Sequence[torch.Tensor], attention: ForwardContext, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """The rest of `forward`. What was entered stays as it is."""
         hidden, *rotations = entered

@@ -14,7 +14,7 @@ from torch.nn import functional
 from pagemesh.kernels.expert_choice import ExpertChoice, make_expert_choice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
 from pagemesh.kernels.linear import Gate, Linear, make_gated_linear, make_linear
-from pagemesh.models.parameters import Part
+from pagemesh.models.parameters import ParameterScope
 from pagemesh.models.spec import MlpSpec, MoeSpec
 
 Expansion = Callable[[torch.Tensor], torch.Tensor]
@@ -35,7 +35,7 @@ def gate_of(mlp: MlpSpec) -> Gate:
     return Gate(mlp.activation, mlp.limit, mlp.alpha)
 
 
-def make_feed_forward(mlp: MlpSpec | MoeSpec, part: Part) -> FeedForward:
+def make_feed_forward(mlp: MlpSpec | MoeSpec, part: ParameterScope) -> FeedForward:
     """The MLP or mixture of a layer from the layer's parameters."""
     if isinstance(mlp, MlpSpec):
         return _make_mlp(mlp, part, "")
@@ -48,12 +48,12 @@ def make_feed_forward(mlp: MlpSpec | MoeSpec, part: Part) -> FeedForward:
     )
 
 
-def _make_mlp(mlp: MlpSpec, part: Part, prefix: str) -> Mlp:
+def _make_mlp(mlp: MlpSpec, part: ParameterScope, prefix: str) -> Mlp:
     weight, bias = part.read(f"{prefix}up.weight"), part.get(f"{prefix}up.bias")
     return Mlp(make_expansion(mlp, weight, bias), part.linear(f"{prefix}down"))
 
 
-def _make_experts(moe: MoeSpec, part: Part) -> Experts:
+def _make_experts(moe: MoeSpec, part: ParameterScope) -> Experts:
     ups, downs = (
         Stack(part.read(f"{name}.weight"), part.get(f"{name}.bias"))
         for name in ("experts.up", "experts.down")

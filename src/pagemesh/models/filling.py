@@ -10,7 +10,7 @@ import torch
 from pagemesh.models.sources import Convert
 
 
-class Filler(Protocol):
+class WeightWriter(Protocol):
     """Allocates parameters where the model runs, and fills them."""
 
     @property
@@ -35,7 +35,7 @@ class Filler(Protocol):
         ...
 
 
-class HostFiller:
+class HostWeightWriter:
     """Parameters in the host's memory."""
 
     @property
@@ -49,10 +49,10 @@ class HostFiller:
         place.copy_(tensor if convert is None else convert(tensor))
 
     def is_finite(self, place: torch.Tensor) -> bool:
-        """See `Filler`. A sum over what was just copied: about 0.1 s for each GB."""
+        """See `WeightWriter`. A sum over what was just copied: about 0.1 s for each GB."""
         # Any NaN or infinity makes the sum one. Finite values may, too, hence the second look.
         # In the tensor's own type it is the fastest look at all values that torch has on a CPU.
         return bool(place.sum().isfinite()) or bool(place.isfinite().all())
 
 
-HOST: Final = HostFiller()
+HOST: Final = HostWeightWriter()

@@ -42,7 +42,7 @@ class ModelShape:
         )
 
 
-class StepAttention(Protocol):
+class ForwardContext(Protocol):
     """One step's access to KV, made by the caller for the tokens of that step."""
 
     def write(self, layer: int, heads: torch.Tensor, turn: Turn | None) -> None:
@@ -62,7 +62,7 @@ class CausalModel(Protocol):
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: StepAttention,
+        attention: ForwardContext,
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         """Run tokens through all layers, storing their KV: once per layer `write`, then `attend`.

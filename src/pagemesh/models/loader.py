@@ -20,11 +20,11 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.layer_attention import make_layer_attention
-from pagemesh.models.place import ON_HOST, Place
+from pagemesh.models.place import ON_HOST, ModelTarget
 from pagemesh.models.pooling_config import read_pooling
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
-from pagemesh.models.settled import settled
+from pagemesh.models.settled import fix_ropes
 from pagemesh.models.weights import CheckpointParameters
 
 _DTYPES = {
@@ -86,7 +86,7 @@ class LoadedModel:
         )
 
 
-def load_model(config: ModelConfig, place: Place = ON_HOST) -> LoadedModel:
+def load_model(config: ModelConfig, place: ModelTarget = ON_HOST) -> LoadedModel:
     """Find, check and load a model; sets torch's thread count for the process.
 
     Everything that can be wrong with a folder is found before the first weight is read and raised as
@@ -111,12 +111,12 @@ def _load_decoder(
     folder: Path,
     settings: ConfigJson,
     architecture: Architecture,
-    place: Place,
+    place: ModelTarget,
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
     pooling = read_pooling(folder, architecture.pooling, causal=spec.causal)
     max_model_len = choices.choose_max_model_len(config.max_model_len, spec, folder)
-    spec = settled(spec, max_model_len)
+    spec = fix_ropes(spec, max_model_len)
     dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)
     kv_dtype = place.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder) as checkpoint:
@@ -155,7 +155,7 @@ def _load_decoder(
 
 
 def _load_with_transformers(
-    config: ModelConfig, folder: Path, settings: ConfigJson, place: Place
+    config: ModelConfig, folder: Path, settings: ConfigJson, place: ModelTarget
 ) -> LoadedModel:
     choices.require_transformers(settings)
     # Imported here because it takes seconds, and models of pagemesh's own do without.

@@ -28,7 +28,7 @@ class Parameters(Protocol):
         ...
 
 
-class Part:
+class ParameterScope:
     """Parameters whose names begin alike."""
 
     def __init__(self, parameters: Parameters, prefix: str) -> None:

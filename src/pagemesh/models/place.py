@@ -9,13 +9,13 @@ import torch
 from pagemesh.config import KvCacheDtype
 from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.models.choices import choose_kv_dtype
-from pagemesh.models.filling import HOST, Filler
+from pagemesh.models.filling import HOST, WeightWriter
 
 
-class Place(NamedTuple):
+class ModelTarget(NamedTuple):
     """What a loader needs to know of the device."""
 
-    filler: Filler
+    filler: WeightWriter
     kv_cache_dtype: KvCacheDtype
 
     def kv_dtype(self, dtype: str, *, causal: bool) -> str:
@@ -31,4 +31,4 @@ class Place(NamedTuple):
         return arithmetic_of(self.filler.device, dtype)
 
 
-ON_HOST: Final = Place(HOST, "auto")
+ON_HOST: Final = ModelTarget(HOST, "auto")

@@ -9,12 +9,12 @@ import torch
 from pagemesh.kernels.linear import Linear
 from pagemesh.models.feed_forward import FeedForward, make_feed_forward
 from pagemesh.models.norms import Norm
-from pagemesh.models.parameters import Part
+from pagemesh.models.parameters import ParameterScope
 from pagemesh.models.spec import DecoderSpec, LayerSpec
 
 
 def make_layer_output(
-    spec: DecoderSpec, layer: LayerSpec, part: Part, dtype: torch.dtype
+    spec: DecoderSpec, layer: LayerSpec, part: ParameterScope, dtype: torch.dtype
 ) -> LayerOutput:
     """What follows attention, from the layer's parameters; `dtype` is the type of what is normed."""
 

@@ -18,7 +18,7 @@ import torch
 from pagemesh.models.spec import RopeKind, RopeSpec
 
 
-def settle(rope: RopeSpec, max_model_len: int) -> RopeSpec:
+def fix_rope(rope: RopeSpec, max_model_len: int) -> RopeSpec:
     """The same without what depends on the longest context served, in tokens.
 
     dynamic: as if every context were that long (as vLLM does for the longest that the factor allows);

@@ -8,7 +8,7 @@ import torch
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.filling import HOST, Filler
+from pagemesh.models.filling import HOST, WeightWriter
 from pagemesh.models.sources import Source
 
 
@@ -24,7 +24,7 @@ class CheckpointParameters:
         sources: Iterable[Source],
         shapes: Mapping[str, tuple[int, ...]],
         dtype: torch.dtype,
-        filler: Filler = HOST,
+        filler: WeightWriter = HOST,
     ) -> None:
         """`shapes` are those of `DecoderSpec.parameter_shapes`, which the sources fill together.
 
@@ -49,7 +49,7 @@ class CheckpointParameters:
         Raises ConfigError for a tensor with a value that is not finite, or that the type cannot hold:
         here, or, on a device that works beside the host, in `check`.
         """
-        dtype = torch.float32 if _is_small(name) else self._dtype
+        dtype = torch.float32 if _is_float32(name) else self._dtype
         parameter = torch.empty(self._shapes[name], dtype=dtype, device=self.device)
         for source in self._sources[name]:
             place = parameter[source.place]
@@ -71,7 +71,7 @@ class CheckpointParameters:
             if not finite:
                 tensor = self._checkpoint.read(source.tensor)
                 converted = tensor if source.convert is None else source.convert(tensor)
-                dtype = torch.float32 if _is_small(source.parameter) else self._dtype
+                dtype = torch.float32 if _is_float32(source.parameter) else self._dtype
                 if not converted.to(dtype).isfinite().all():
                     raise self._not_finite(source.tensor, tensor)
         self._unsure.clear()
@@ -88,7 +88,7 @@ class CheckpointParameters:
         return ConfigError(f"{what} are NaN or infinite")
 
 
-def _is_small(parameter: str) -> bool:
+def _is_float32(parameter: str) -> bool:
     """Whether a parameter is applied in float32, where its own type would round it."""
     part = parameter.removesuffix(".weight").removesuffix(".bias")
     return part.endswith(("norm", "sinks"))

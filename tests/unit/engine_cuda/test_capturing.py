@@ -14,7 +14,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.cuda.step_graphs import TrialSpace, trial_inputs
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import Capacity
-from pagemesh.models.interface import CausalModel, StepAttention
+from pagemesh.models.interface import CausalModel, ForwardContext
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.support.host_accelerator import HostAccelerator, HostGraph
 from tests.unit.engine_cuda.device_runners import Made, make_device_runner
@@ -54,7 +54,7 @@ class Wrapped:
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: StepAttention,
+        attention: ForwardContext,
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         if self.waits:

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cuda.weight_writer import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.errors import ConfigError
 from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.filling import HOST, Filler
+from pagemesh.models.filling import HOST, WeightWriter
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import Place
+from pagemesh.models.place import ModelTarget
 from pagemesh.models.sources import Source
 from pagemesh.models.weights import CheckpointParameters
 from tests.support.host_accelerator import HostAccelerator
@@ -36,7 +36,9 @@ def write(folder: Path, **tensors: torch.Tensor) -> Checkpoint:
     return Checkpoint.open(folder)
 
 
-def read(checkpoint: Checkpoint, dtype: torch.dtype, filler: Filler) -> dict[str, torch.Tensor]:
+def read(
+    checkpoint: Checkpoint, dtype: torch.dtype, filler: WeightWriter
+) -> dict[str, torch.Tensor]:
     with checkpoint, filler.filling():
         parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, filler)
         tensors = {name: parameters.read(name) for name in SHAPES}
@@ -51,7 +53,7 @@ def test_parameters_are_those_of_the_host(
 ) -> None:
     checkpoint = write(tmp_path, low=NUMBERS.to(torch.bfloat16))
     accelerator = HostAccelerator()
-    found = read(checkpoint, dtype, DeviceFiller(accelerator, buffer_bytes))
+    found = read(checkpoint, dtype, DeviceWeightWriter(accelerator, buffer_bytes))
     expected = read(Checkpoint.open(tmp_path), dtype, HOST)
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype == (torch.float32 if "norm" in name else dtype)
@@ -62,7 +64,7 @@ def test_parameters_are_those_of_the_host(
 
 def test_the_host_waits_only_for_buffers_in_use(tmp_path: Path) -> None:
     accelerator = HostAccelerator()
-    filler = DeviceFiller(accelerator, 1 << 20)
+    filler = DeviceWeightWriter(accelerator, 1 << 20)
     read(write(tmp_path), torch.float32, filler)
     copies = filler._copies
     assert isinstance(copies, HostAccelerator)
@@ -75,7 +77,7 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> N
     tensor = NUMBERS.clone()
     tensor[69, 99] = bad
     with pytest.raises(ConfigError) as refusal:
-        read(write(tmp_path, high=tensor), torch.float32, DeviceFiller(HostAccelerator()))
+        read(write(tmp_path, high=tensor), torch.float32, DeviceWeightWriter(HostAccelerator()))
     assert refusal.value.message == (
         f"{tmp_path / 'model.safetensors'} has the tensor high with values that are NaN or infinite"
     )
@@ -84,12 +86,12 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> N
 def test_values_that_the_type_cannot_hold_are_refused(tmp_path: Path) -> None:
     checkpoint = write(tmp_path, high=NUMBERS * 100)
     with pytest.raises(ConfigError, match="high with values that float16 cannot hold: choose"):
-        read(checkpoint, torch.float16, DeviceFiller(HostAccelerator()))
+        read(checkpoint, torch.float16, DeviceWeightWriter(HostAccelerator()))
 
 
 def test_finite_values_whose_sum_is_infinite_are_taken(tmp_path: Path) -> None:
     high = torch.full((70, 100), 3e38)
-    found = read(write(tmp_path, high=high), torch.float32, DeviceFiller(HostAccelerator()))
+    found = read(write(tmp_path, high=high), torch.float32, DeviceWeightWriter(HostAccelerator()))
     assert torch.equal(found["table"][70:], high)
 
 
@@ -97,7 +99,7 @@ def test_a_model_filled_on_a_device_is_the_one_on_the_host(demo_model: Path) -> 
     config = ModelConfig(str(demo_model), max_model_len=64)
     on_host, on_device = (
         load_model(config),
-        load_model(config, Place(DeviceFiller(HostAccelerator()), "auto")),
+        load_model(config, ModelTarget(DeviceWeightWriter(HostAccelerator()), "auto")),
     )
     assert on_device.fingerprint == on_host.fingerprint
     config_json = json.loads((demo_model / "config.json").read_text())

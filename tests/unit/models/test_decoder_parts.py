@@ -93,7 +93,7 @@ class RandomParameters:
 
 
 class NoAttention:
-    """`StepAttention` that makes no call itself."""
+    """`ForwardContext` that makes no call itself."""
 
     def write(self, layer: int, heads: torch.Tensor, turn: Turn | None) -> None:
         pass

@@ -13,11 +13,11 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import FP8_KV
-from pagemesh.models.filling import HostFiller
+from pagemesh.models.filling import HostWeightWriter
 from pagemesh.models.kv_scale_names import read_scale_name
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import Place
+from pagemesh.models.place import ModelTarget
 from tests.unit.models.model_folder import make_tensors, write_model
 
 CPU = torch.device("cpu")
@@ -88,7 +88,7 @@ def test_scales_are_told_from_other_tensors() -> None:
         assert read_scale_name(f"model.layers.11.{other}") is None
 
 
-class Gpu(HostFiller):
+class Gpu(HostWeightWriter):
     """Any place that is not the host's."""
 
 
@@ -99,7 +99,7 @@ def test_a_models_scales_are_part_of_what_it_is_where_kv_has_8_bits(tmp_path: Pa
         folder.mkdir()
         tensors = make_tensors(**{ATTENTION + "k_scale": torch.tensor(scale)})
         folders.append(ModelConfig(str(write_model(folder, tensors))))
-    for_bits = [load_model(folder, Place(Gpu(), "fp8")) for folder in folders]
+    for_bits = [load_model(folder, ModelTarget(Gpu(), "fp8")) for folder in folders]
     assert for_bits[0].block_layout(16).dtype == "float8_e4m3fn"
     scales = for_bits[1].layer_attention[0].kv_scales
     assert scales is not None

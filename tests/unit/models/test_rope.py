@@ -8,7 +8,7 @@ import torch
 
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.rope import pair_rows, rotation_table
-from pagemesh.models.rope_kinds import frequencies, settle
+from pagemesh.models.rope_kinds import fix_rope, frequencies
 from pagemesh.models.spec import RopeSpec
 from tests.unit.kernels.turning import turned
 
@@ -120,17 +120,17 @@ LONGROPE = RopeSpec(
     ("max_model_len", "expected"), [(50, [1.0, 0.1 / 2]), (51, [1 / 3, 0.1 / 4])]
 )
 def test_longrope_is_that_of_the_longest_context(max_model_len: int, expected: list[float]) -> None:
-    assert frequencies(settle(LONGROPE, max_model_len)).tolist() == pytest.approx(expected)
+    assert frequencies(fix_rope(LONGROPE, max_model_len)).tolist() == pytest.approx(expected)
 
 
 def test_an_attention_factor_lengthens_what_is_turned_and_nothing_else() -> None:
-    table = rotation_table(settle(LONGROPE, 50), head_dim=6, max_position=3)
+    table = rotation_table(fix_rope(LONGROPE, 50), head_dim=6, max_position=3)
     assert table.abs()[2].tolist() == pytest.approx([1.5, 1.5, 1.0])
 
 
 def test_dynamic_scaling_starts_behind_the_original_context() -> None:
     rope = RopeSpec(100.0, 8, "dynamic", 2.0, original_max_position=50)
-    assert settle(rope, 50) == settle(rope, 20) == RopeSpec(100.0, 8)
+    assert fix_rope(rope, 50) == fix_rope(rope, 20) == RopeSpec(100.0, 8)
     # Twice the context: (2 · 2 - 1)^(8 / 6) = 4.3267.
-    assert settle(rope, 100).theta == pytest.approx(432.67, rel=1e-4)
-    assert settle(rope, 100).kind == "default"
+    assert fix_rope(rope, 100).theta == pytest.approx(432.67, rel=1e-4)
+    assert fix_rope(rope, 100).kind == "default"

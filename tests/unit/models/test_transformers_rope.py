@@ -10,7 +10,7 @@ import torch
 
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.rope_config import RopeFacts, read_rope
-from pagemesh.models.rope_kinds import frequencies, settle
+from pagemesh.models.rope_kinds import fix_rope, frequencies
 from tests.support.late_imports import transformers
 
 HEAD_DIM, MAX_POSITION = 20, 512
@@ -74,7 +74,7 @@ def test_frequencies_are_those_of_transformers(
 ) -> None:
     rope = {"rope_theta": theta, **settings}
     values: dict[str, Any] = {"max_position_embeddings": MAX_POSITION, "rope_parameters": rope}
-    ours = settle(
+    ours = fix_rope(
         read_rope(ConfigJson(values, "config.json"), RopeFacts(HEAD_DIM, MAX_POSITION, 1.0)),
         max_model_len,
     )

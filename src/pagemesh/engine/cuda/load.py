@@ -14,13 +14,13 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.engine.cuda.accelerator import failing_at_start
 from pagemesh.engine.cuda.build import GpuBuilder
 from pagemesh.engine.cuda.device import Gpu
-from pagemesh.engine.cuda.weight_writer import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.engine.identical_loading import check_on_device
 from pagemesh.engine.parts import Loaded, StartClock, fitting, layout_of, max_num_blocks
 from pagemesh.errors import ConfigError
 from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import Place
+from pagemesh.models.place import ModelTarget
 from pagemesh.sizing.check import check_before_loading
 
 log = structlog.get_logger(__name__)
@@ -112,7 +112,7 @@ def load_on_gpu(
     with gpu.alone():
         # Straight into the GPU's memory: a host may have less than the model takes.
         with clock.phase("read"), failing_at_start("the model's weights"):
-            place = Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype)
+            place = ModelTarget(DeviceWeightWriter(gpu.accelerator), cache.kv_cache_dtype)
             loaded = load_model(model, place)
         layout = layout_of(loaded, cache)
         limits = fitting(scheduler, loaded)

@@ -22,8 +22,8 @@ BUFFER_BYTES: Final = 32 << 20
 _PATIENCE: Final = 60.0
 
 
-class DeviceFiller:
-    """Implements `Filler`, for parameters that the accelerator's stream uses."""
+class DeviceWeightWriter:
+    """Implements `WeightWriter`, for parameters that the accelerator's stream uses."""
 
     def __init__(self, accelerator: Accelerator, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._accelerator = accelerator
@@ -38,7 +38,7 @@ class DeviceFiller:
         return self._accelerator.computing()
 
     def fill(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
-        """See `Filler`.
+        """See `WeightWriter`.
 
         Straight into the place if nothing has to be converted; else the tensor's copy on the device is all
         that is there beside the parameter.
@@ -51,7 +51,7 @@ class DeviceFiller:
         place.copy_(copy if convert is None else convert(copy))
 
     def is_finite(self, place: torch.Tensor) -> torch.Tensor:
-        """See `Filler`: a sum, which no tensor of the parameter's size is needed for."""
+        """See `WeightWriter`: a sum, which no tensor of the parameter's size is needed for."""
         return place.sum(dtype=torch.float32).isfinite()
 
     def _bring(self, source: torch.Tensor, target: torch.Tensor) -> None:

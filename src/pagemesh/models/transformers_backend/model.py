@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 from pagemesh.kernels.linear import Linear, make_linear
-from pagemesh.models.interface import StepAttention
+from pagemesh.models.interface import ForwardContext
 from pagemesh.models.transformers_backend.attention import AttentionCall, answering
 
 
@@ -38,7 +38,7 @@ class TransformersModel:
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: StepAttention,
+        attention: ForwardContext,
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         """See `CausalModel`; gives logits [R, vocab]."""
@@ -59,7 +59,7 @@ class TransformersModel:
 
     def replace_products(self) -> None:
         """Multiply with pagemesh's products from now on, on the device where the model is."""
-        replace_products(self._model)
+        replace_matmuls(self._model)
 
     def move(self, device: torch.device) -> None:
         """Run on another device from now on; before products are replaced."""
@@ -72,7 +72,7 @@ class TransformersModel:
 class _PagedCalls:
     """`AttentionCalls` over a step's KV: the n-th call of a forward pass is layer n."""
 
-    def __init__(self, attention: StepAttention, head_dim: int) -> None:
+    def __init__(self, attention: ForwardContext, head_dim: int) -> None:
         self._attention = attention
         self._head_dim = head_dim
         self._layer = 0
@@ -99,7 +99,7 @@ _SIZES: Final = {torch.nn.Linear: ("in_features", "out_features"), Conv1D: ("nx"
 """Modules that are replaced, and what they call the numbers of their inputs and outputs."""
 
 
-class RowProducts(torch.nn.Module):
+class BatchInvariantLinear(torch.nn.Module):
     """Computes what a `torch.nn.Linear` does, a row the same bits in any number of rows.
 
     It has no `weight` and no `bias`: the weight is in another layout, and whoever reads it gets an error
@@ -128,7 +128,7 @@ class RowProducts(torch.nn.Module):
         return self._multiply(rows).view(*others, self._num_outputs)
 
 
-def replace_products(model: torch.nn.Module) -> None:
+def replace_matmuls(model: torch.nn.Module) -> None:
     """Replace a model's linear modules, on the device where they are.
 
     Those whose weight the model's own code reads stay as they are, and so do subclasses, whose code is
@@ -140,7 +140,7 @@ def replace_products(model: torch.nn.Module) -> None:
         if _can_replace(module) and name_of(path) not in kept:
             paths.setdefault(id(module), []).append(path)
     for same in paths.values():
-        products = _products_of(model.get_submodule(same[0]))
+        products = _matmul_of(model.get_submodule(same[0]))
         for path in same:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, products)
@@ -160,12 +160,12 @@ def _can_replace(module: torch.nn.Module) -> bool:
     )
 
 
-def _products_of(module: Any) -> RowProducts:
+def _matmul_of(module: Any) -> BatchInvariantLinear:
     weight = module.weight.detach()
     if isinstance(module, Conv1D):
         weight = weight.t().contiguous()
     bias = None if module.bias is None else module.bias.detach()
-    products = RowProducts(make_linear(weight, bias), weight)
+    products = BatchInvariantLinear(make_linear(weight, bias), weight)
     for size in _SIZES[type(module)]:
         setattr(products, size, getattr(module, size))
     return products

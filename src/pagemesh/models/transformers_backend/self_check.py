@@ -110,7 +110,7 @@ def _run_paged(
 
 
 class _TinyCache:
-    """`StepAttention` over a few blocks."""
+    """`ForwardContext` over a few blocks."""
 
     def __init__(
         self,

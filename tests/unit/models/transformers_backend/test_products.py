@@ -16,10 +16,10 @@ from pagemesh.kernels.target import Target, playing
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend import model as causal_model
 from pagemesh.models.transformers_backend.model import (
-    RowProducts,
+    BatchInvariantLinear,
     name_of,
     names_of_read_weights,
-    replace_products,
+    replace_matmuls,
 )
 from tests.support.late_imports import transformers
 from tests.unit.models.transformers_backend.tiny_models import make_model
@@ -66,9 +66,11 @@ def own_weights(module: torch.nn.Module) -> list[str]:
 def test_linear_modules_are_replaced_unless_their_weights_are_read(mixed: Mixed) -> None:
     token_ids = torch.tensor([[3, 7, 11], [0, 2, 5]])
     expected = mixed(token_ids)
-    replace_products(mixed)
+    replace_matmuls(mixed)
     torch.testing.assert_close(mixed(token_ids), expected, atol=1e-5, rtol=1e-5)
-    assert [name for name, module in mixed.named_children() if isinstance(module, RowProducts)] == [
+    assert [
+        name for name, module in mixed.named_children() if isinstance(module, BatchInvariantLinear)
+    ] == [
         "plain",
         "turned",
         "head",
@@ -83,19 +85,19 @@ def test_linear_modules_are_replaced_unless_their_weights_are_read(mixed: Mixed)
 
 
 def test_a_module_in_two_places_stays_one(mixed: Mixed) -> None:
-    replace_products(mixed)
-    assert isinstance(mixed.experts[0], RowProducts)
+    replace_matmuls(mixed)
+    assert isinstance(mixed.experts[0], BatchInvariantLinear)
     assert mixed.experts[0] is mixed.experts[1]
 
 
 def test_replaced_weights_take_no_memory(mixed: Mixed) -> None:
     weight = weakref.ref(mixed.get_parameter("plain.weight"))
-    replace_products(mixed)
+    replace_matmuls(mixed)
     assert weight() is None
 
 
 def test_products_keep_their_sizes_but_nobody_reads_their_weight(mixed: Mixed) -> None:
-    replace_products(mixed)
+    replace_matmuls(mixed)
     plain: Any = mixed.plain
     turned: Any = mixed.turned
     assert (plain.in_features, plain.out_features) == (16, 20)
@@ -111,7 +113,7 @@ def test_rows_may_have_any_leading_dimensions(shape: tuple[int, ...]) -> None:
     inputs = torch.randn(shape)
     expected = linear(inputs)
     model = torch.nn.Sequential(linear)
-    replace_products(model)
+    replace_matmuls(model)
     torch.testing.assert_close(model(inputs), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -120,7 +122,7 @@ def test_rows_may_have_any_leading_dimensions(shape: tuple[int, ...]) -> None:
 )
 def test_inputs_that_do_not_fit_are_refused(inputs: torch.Tensor) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(16, 24))
-    replace_products(model)
+    replace_matmuls(model)
     with pytest.raises(ValueError, match=r"do not fit a weight of 16 inputs in torch\.float32"):
         model(inputs)
 
@@ -143,14 +145,14 @@ def test_a_model_that_our_products_do_not_suit_keeps_its_own(
     make_model("GPTNeoXConfig").save_pretrained(tmp_path)
 
     def spoil(model: torch.nn.Module) -> None:
-        replace_products(model)
+        replace_matmuls(model)
         head: Any = model.get_submodule("embed_out")
         head._multiply = PlainLinear(torch.zeros(61, 32), None)
 
-    monkeypatch.setattr(causal_model, "replace_products", spoil)
+    monkeypatch.setattr(causal_model, "replace_matmuls", spoil)
     with capture_logs() as logs:
         decoder: Any = load_model(ModelConfig(str(tmp_path))).decoder
-    assert not any(isinstance(module, RowProducts) for module in decoder._model.modules())
+    assert not any(isinstance(module, BatchInvariantLinear) for module in decoder._model.modules())
     assert [(entry["event"], entry["model"]) for entry in logs] == [
         ("torch's products", "GPTNeoXForCausalLM")
     ]
@@ -163,7 +165,7 @@ def test_products_of_a_loaded_model_are_ours(name: str, tmp_path: Path) -> None:
         decoder: Any = load_model(ModelConfig(str(tmp_path))).decoder
     kinds = {type(module) for module in decoder._model.modules()}
     assert not logs
-    assert RowProducts in kinds
+    assert BatchInvariantLinear in kinds
     assert not kinds & {torch.nn.Linear, transformers.pytorch_utils.Conv1D}
 
 
@@ -171,6 +173,8 @@ def test_on_a_gpu_products_are_tritons(tmp_path: Path) -> None:
     make_model("GPTNeoXConfig").save_pretrained(tmp_path)
     with using("cuda"), playing(Target(90, 4, 232_448)), capture_logs() as logs:
         decoder: Any = load_model(ModelConfig(str(tmp_path))).decoder
-    found = [module for module in decoder._model.modules() if isinstance(module, RowProducts)]
+    found = [
+        module for module in decoder._model.modules() if isinstance(module, BatchInvariantLinear)
+    ]
     assert not logs
     assert {type(module._multiply).__name__ for module in found} == {"CudaLinear"}
