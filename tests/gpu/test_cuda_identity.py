@@ -65,7 +65,7 @@ def case(
 ) -> Case:
     name, dtype = request.param
     material = make_material(name, demo_model, tmp_path_factory.mktemp("model"))
-    load = partial(load_model, place=ModelTarget(DeviceWeightWriter(accelerator), "auto"))
+    load = partial(load_model, target=ModelTarget(DeviceWeightWriter(accelerator), "auto"))
     model = material.load(load, dtype=dtype)
     requests = make_requests(material.prompts)[::NUM_ANSWERS]
     eager = DeviceMachine(accelerator, graphs=False)

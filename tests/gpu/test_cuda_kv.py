@@ -26,9 +26,9 @@ from tests.unit.engine_cuda.test_device_kv import LAYOUTS, fill, layout_name
 def test_weights_are_those_of_the_host(
     accelerator: CudaAccelerator, tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    filler = DeviceWeightWriter(accelerator, buffer_bytes=1000)
-    with write(tmp_path) as checkpoint, filler.filling():
-        parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, filler)
+    writer = DeviceWeightWriter(accelerator, buffer_bytes=1000)
+    with write(tmp_path) as checkpoint, writer.computing():
+        parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, writer)
         on_device = {name: parameters.read(name) for name in SHAPES}
         parameters.check()
     with write(tmp_path) as checkpoint:

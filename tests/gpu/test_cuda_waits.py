@@ -28,7 +28,7 @@ def test_steps_are_launched_and_sampled_without_a_wait(
 ) -> None:
     material = make_material(name, demo_model, tmp_path)
     model = material.load(
-        partial(load_model, place=ModelTarget(DeviceWeightWriter(accelerator), "auto"))
+        partial(load_model, target=ModelTarget(DeviceWeightWriter(accelerator), "auto"))
     )
     machine = DeviceMachine(accelerator, graphs=graphs)
     runner, _ = machine(model, SchedulerConfig(4, 64), 16, 16)

@@ -27,7 +27,7 @@ from pagemesh.models.vocabulary import (
 
 def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
     """A decoder for positions below `max_model_len`, on its parameters' device."""
-    whole = ParameterScope(parameters, "")
+    model = ParameterScope(parameters, "")
     embed = place_packed(parameters.read("embed"))
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     layers = [
@@ -39,7 +39,7 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
         output = parameters.get("lm_head")
         head = make_head(embed if output is None else output, spec.logit_soft_cap)
     return Decoder(
-        embedding=_make_embedding(spec, whole, embed),
+        embedding=_make_embedding(spec, model, embed),
         rotations=[
             rotation_table(rope, spec.attention.head_dim, max_model_len).to(parameters.device)
             for rope in ropes
@@ -48,23 +48,23 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
         final_norm=(
             NoNorm()
             if spec.residual == "normed_sums"
-            else whole.norm(spec.norm, "final_norm", embed.dtype)
+            else model.norm(spec.norm, "final_norm", embed.dtype)
         ),
         head=head,
     )
 
 
 def _make_embedding(
-    spec: DecoderSpec, whole: ParameterScope, embed: torch.Tensor
+    spec: DecoderSpec, model: ParameterScope, embed: torch.Tensor
 ) -> TokenEmbedding:
     if spec.input is None:
         return make_embedding(embed, spec.embedding_scale)
-    token_types, positions = whole.get("token_types"), whole.get("positions")
+    token_types, positions = model.get("token_types"), model.get("positions")
     return PlacedEmbedding(
         embed,
         None if token_types is None else token_types[0],
         None if positions is None else positions[spec.input.first_position :],
-        whole.norm(spec.norm, "embed_norm", embed.dtype),
+        model.norm(spec.norm, "embed_norm", embed.dtype),
     )
 
 
@@ -72,7 +72,7 @@ def _make_layer(
     spec: DecoderSpec,
     index: int,
     ropes: Sequence[RopeSpec],
-    part: ParameterScope,
+    scope: ParameterScope,
     dtype: torch.dtype,
 ) -> Layer:
     layer = spec.layers[index]
@@ -80,18 +80,18 @@ def _make_layer(
         index,
         spec.attention,
         (
-            part.norm(spec.norm, "attention_norm", dtype)
+            scope.norm(spec.norm, "attention_norm", dtype)
             if layer.norms_input and spec.residual != "normed_sums"
             else NoNorm()
         ),
-        _make_qkv(spec.attention, layer.rope, part),
-        _make_turn(spec, layer, ropes, part),
+        _make_qkv(spec.attention, layer.rope, scope),
+        _make_turn(spec, layer, ropes, scope),
     )
-    return Layer(attention_input, make_layer_output(spec, layer, part, dtype))
+    return Layer(attention_input, make_layer_output(spec, layer, scope, dtype))
 
 
-def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, part: ParameterScope) -> Linear:
-    weight, bias = part.read("qkv.weight"), part.get("qkv.bias")
+def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, scope: ParameterScope) -> Linear:
+    weight, bias = scope.read("qkv.weight"), scope.get("qkv.bias")
     if rope is not None:
         num_heads = attention.num_heads + attention.num_kv_heads
         for parameter in (weight, bias):
@@ -102,7 +102,7 @@ def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, part: ParameterSc
 
 
 def _make_turn(
-    spec: DecoderSpec, layer: LayerSpec, ropes: Sequence[RopeSpec], part: ParameterScope
+    spec: DecoderSpec, layer: LayerSpec, ropes: Sequence[RopeSpec], scope: ParameterScope
 ) -> HeadTurn | None:
     if layer.rope is None:
         return None
@@ -110,7 +110,7 @@ def _make_turn(
     if not spec.attention.head_norm:
         return HeadTurn(rope)
     weights = [
-        pair_rows(part.read(name), 1, layer.rope.rotary_dim).expand(num_heads, -1)
+        pair_rows(scope.read(name), 1, layer.rope.rotary_dim).expand(num_heads, -1)
         for name, num_heads in (
             ("q_norm.weight", spec.attention.num_heads),
             ("k_norm.weight", spec.attention.num_kv_heads),

@@ -35,27 +35,27 @@ def gate_of(mlp: MlpSpec) -> Gate:
     return Gate(mlp.activation, mlp.limit, mlp.alpha)
 
 
-def make_feed_forward(mlp: MlpSpec | MoeSpec, part: ParameterScope) -> FeedForward:
+def make_feed_forward(mlp: MlpSpec | MoeSpec, scope: ParameterScope) -> FeedForward:
     """The MLP or mixture of a layer from the layer's parameters."""
     if isinstance(mlp, MlpSpec):
-        return _make_mlp(mlp, part, "")
-    choose = make_expert_choice(mlp.num_experts_per_token, part.device, normalize=mlp.normalize)
-    mixture = Mixture(part.linear("router"), choose, _make_experts(mlp, part))
+        return _make_mlp(mlp, scope, "")
+    choose = make_expert_choice(mlp.num_experts_per_token, scope.device, normalize=mlp.normalize)
+    mixture = Mixture(scope.linear("router"), choose, _make_experts(mlp, scope))
     if mlp.shared is None:
         return mixture
     return SharedMixture(
-        mixture, _make_mlp(mlp.shared, part, "shared."), part.linear("shared_gate")
+        mixture, _make_mlp(mlp.shared, scope, "shared."), scope.linear("shared_gate")
     )
 
 
-def _make_mlp(mlp: MlpSpec, part: ParameterScope, prefix: str) -> Mlp:
-    weight, bias = part.read(f"{prefix}up.weight"), part.get(f"{prefix}up.bias")
-    return Mlp(make_expansion(mlp, weight, bias), part.linear(f"{prefix}down"))
+def _make_mlp(mlp: MlpSpec, scope: ParameterScope, prefix: str) -> Mlp:
+    weight, bias = scope.read(f"{prefix}up.weight"), scope.get(f"{prefix}up.bias")
+    return Mlp(make_expansion(mlp, weight, bias), scope.linear(f"{prefix}down"))
 
 
-def _make_experts(moe: MoeSpec, part: ParameterScope) -> Experts:
+def _make_experts(moe: MoeSpec, scope: ParameterScope) -> Experts:
     ups, downs = (
-        Stack(part.read(f"{name}.weight"), part.get(f"{name}.bias"))
+        Stack(scope.read(f"{name}.weight"), scope.get(f"{name}.bias"))
         for name in ("experts.up", "experts.down")
     )
     return make_experts(ups, downs, gate_of(moe.expert))

@@ -18,11 +18,11 @@ class WeightWriter(Protocol):
         """Where the parameters come to lie."""
         ...
 
-    def filling(self) -> AbstractContextManager[None]:
+    def computing(self) -> AbstractContextManager[None]:
         """Whatever is made of parameters is made meanwhile."""
         ...
 
-    def fill(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
+    def write(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
         """Copy a tensor of a file, converted, into its place in a parameter."""
         ...
 
@@ -42,10 +42,10 @@ class HostWeightWriter:
     def device(self) -> torch.device:
         return torch.device("cpu")
 
-    def filling(self) -> AbstractContextManager[None]:
+    def computing(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def fill(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
+    def write(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
         place.copy_(tensor if convert is None else convert(tensor))
 
     def is_finite(self, place: torch.Tensor) -> bool:

@@ -86,7 +86,7 @@ class LoadedModel:
         )
 
 
-def load_model(config: ModelConfig, place: ModelTarget = ON_HOST) -> LoadedModel:
+def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedModel:
     """Find, check and load a model; sets torch's thread count for the process.
 
     Everything that can be wrong with a folder is found before the first weight is read and raised as
@@ -100,10 +100,10 @@ def load_model(config: ModelConfig, place: ModelTarget = ON_HOST) -> LoadedModel
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
-        return _load_with_transformers(config, folder, settings, place)
+        return _load_with_transformers(config, folder, settings, target)
     if architecture is None:
         raise unknown_architecture(settings)
-    return _load_decoder(config, folder, settings, architecture, place)
+    return _load_decoder(config, folder, settings, architecture, target)
 
 
 def _load_decoder(
@@ -111,14 +111,14 @@ def _load_decoder(
     folder: Path,
     settings: ConfigJson,
     architecture: Architecture,
-    place: ModelTarget,
+    target: ModelTarget,
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
     pooling = read_pooling(folder, architecture.pooling, causal=spec.causal)
     max_model_len = choices.choose_max_model_len(config.max_model_len, spec, folder)
     spec = fix_ropes(spec, max_model_len)
     dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)
-    kv_dtype = place.kv_dtype(dtype, causal=spec.causal)
+    kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder) as checkpoint:
         sources = architecture.named_sources(spec, checkpoint.entries.keys())
         checkpoint.check(
@@ -130,12 +130,12 @@ def _load_decoder(
         tensors += scales.tensors
         identity = fingerprint({"spec": asdict(spec)}, dtype, checkpoint, tensors)
         shapes = spec.parameter_shapes()
-        filler = place.filler
-        parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype], filler)
-        with filler.filling():
+        writer = target.writer
+        parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype], writer)
+        with writer.computing():
             decoder = assemble(spec, parameters, max_model_len)
             layer_attention = scales.give(
-                make_layer_attention(spec, parameters), spec.attention.num_kv_heads, filler.device
+                make_layer_attention(spec, parameters), spec.attention.num_kv_heads, writer.device
             )
             parameters.check()
         return LoadedModel(
@@ -144,7 +144,7 @@ def _load_decoder(
             layer_attention=layer_attention,
             dtype=_DTYPES[dtype],
             fingerprint=identity,
-            arithmetic=place.arithmetic(_DTYPES[dtype]),
+            arithmetic=target.arithmetic(_DTYPES[dtype]),
             max_model_len=max_model_len,
             eos_token_ids=choices.read_end_token_ids(folder, settings, spec.vocab_size),
             folder=folder,
@@ -155,17 +155,17 @@ def _load_decoder(
 
 
 def _load_with_transformers(
-    config: ModelConfig, folder: Path, settings: ConfigJson, place: ModelTarget
+    config: ModelConfig, folder: Path, settings: ConfigJson, target: ModelTarget
 ) -> LoadedModel:
     choices.require_transformers(settings)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.load import load_with_transformers
 
     name = choices.choose_dtype(config.dtype, settings, _DTYPES)
-    kv_dtype = place.kv_dtype(name, causal=True)
+    kv_dtype = target.kv_dtype(name, causal=True)
     dtype = _DTYPES[name]
     loaded = load_with_transformers(
-        folder, config.max_model_len, dtype, place.filler.device, kv_dtype
+        folder, config.max_model_len, dtype, target.writer.device, kv_dtype
     )
     return LoadedModel(
         decoder=loaded.model,

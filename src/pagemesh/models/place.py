@@ -15,7 +15,7 @@ from pagemesh.models.filling import HOST, WeightWriter
 class ModelTarget(NamedTuple):
     """What a loader needs to know of the device."""
 
-    filler: WeightWriter
+    writer: WeightWriter
     kv_cache_dtype: KvCacheDtype
 
     def kv_dtype(self, dtype: str, *, causal: bool) -> str:
@@ -23,12 +23,12 @@ class ModelTarget(NamedTuple):
 
         ConfigError for one that the device, or an encoder, cannot have.
         """
-        kind: Literal["cpu", "cuda"] = "cpu" if self.filler is HOST else "cuda"
+        kind: Literal["cpu", "cuda"] = "cpu" if self.writer is HOST else "cuda"
         return choose_kv_dtype(self.kv_cache_dtype, dtype, kind, causal=causal)
 
     def arithmetic(self, dtype: torch.dtype) -> str:
         """Class of the arithmetic that a model of pagemesh's own has there, whose weights are of this type."""
-        return arithmetic_of(self.filler.device, dtype)
+        return arithmetic_of(self.writer.device, dtype)
 
 
 ON_HOST: Final = ModelTarget(HOST, "auto")

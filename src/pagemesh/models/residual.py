@@ -14,15 +14,15 @@ from pagemesh.models.spec import DecoderSpec, LayerSpec
 
 
 def make_layer_output(
-    spec: DecoderSpec, layer: LayerSpec, part: ParameterScope, dtype: torch.dtype
+    spec: DecoderSpec, layer: LayerSpec, scope: ParameterScope, dtype: torch.dtype
 ) -> LayerOutput:
     """What follows attention, from the layer's parameters; `dtype` is the type of what is normed."""
 
     def norm(name: str) -> Norm:
-        return part.norm(spec.norm, name, dtype)
+        return scope.norm(spec.norm, name, dtype)
 
-    output = part.linear("o")
-    mlp = make_feed_forward(layer.mlp, part)
+    output = scope.linear("o")
+    mlp = make_feed_forward(layer.mlp, scope)
     match spec.residual:
         case "sequential":
             return Sequential(output, norm("mlp_norm"), mlp)

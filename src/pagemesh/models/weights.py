@@ -24,13 +24,13 @@ class CheckpointParameters:
         sources: Iterable[Source],
         shapes: Mapping[str, tuple[int, ...]],
         dtype: torch.dtype,
-        filler: WeightWriter = HOST,
+        writer: WeightWriter = HOST,
     ) -> None:
         """`shapes` are those of `DecoderSpec.parameter_shapes`, which the sources fill together.
 
-        The parameters come to lie where the filler has them.
+        The parameters come to lie where the writer has them.
         """
-        self._filler = filler
+        self._writer = writer
         self._unsure: list[tuple[Source, torch.Tensor]] = []
         self._checkpoint = checkpoint
         self._shapes = shapes
@@ -41,7 +41,7 @@ class CheckpointParameters:
 
     @property
     def device(self) -> torch.device:
-        return self._filler.device
+        return self._writer.device
 
     def read(self, name: str) -> torch.Tensor:
         """A parameter, copied out of the files.
@@ -54,8 +54,8 @@ class CheckpointParameters:
         for source in self._sources[name]:
             place = parameter[source.place]
             tensor = self._checkpoint.read(source.tensor)
-            self._filler.fill(place, tensor, source.convert)
-            finite = self._filler.is_finite(place)
+            self._writer.write(place, tensor, source.convert)
+            finite = self._writer.is_finite(place)
             if isinstance(finite, torch.Tensor):
                 self._unsure.append((source, finite))
             elif not finite:

@@ -37,10 +37,10 @@ def write(folder: Path, **tensors: torch.Tensor) -> Checkpoint:
 
 
 def read(
-    checkpoint: Checkpoint, dtype: torch.dtype, filler: WeightWriter
+    checkpoint: Checkpoint, dtype: torch.dtype, writer: WeightWriter
 ) -> dict[str, torch.Tensor]:
-    with checkpoint, filler.filling():
-        parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, filler)
+    with checkpoint, writer.computing():
+        parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, writer)
         tensors = {name: parameters.read(name) for name in SHAPES}
         parameters.check()
     return tensors
@@ -64,9 +64,9 @@ def test_parameters_are_those_of_the_host(
 
 def test_the_host_waits_only_for_buffers_in_use(tmp_path: Path) -> None:
     accelerator = HostAccelerator()
-    filler = DeviceWeightWriter(accelerator, 1 << 20)
-    read(write(tmp_path), torch.float32, filler)
-    copies = filler._copies
+    writer = DeviceWeightWriter(accelerator, 1 << 20)
+    read(write(tmp_path), torch.float32, writer)
+    copies = writer._copies
     assert isinstance(copies, HostAccelerator)
     # Four tensors of one piece each: the third one waits for the first one's buffer.
     assert (copies.num_copies, copies.num_waits, accelerator.num_waits) == (4, 2, 0)

@@ -1,4 +1,4 @@
-"""Decoders whose products, norms, turned heads and experts are Triton's: logits are those of the CPU's."""
+"""Decoders whose matmuls, norms, turned heads and experts are Triton's: logits are those of the CPU's."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ class DeviceWeightWriter:
     def device(self) -> torch.device:
         return self._accelerator.device
 
-    def filling(self) -> AbstractContextManager[None]:
+    def computing(self) -> AbstractContextManager[None]:
         return self._accelerator.computing()
 
-    def fill(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
+    def write(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
         """See `WeightWriter`.
 
         Straight into the place if nothing has to be converted; else the tensor's copy on the device is all

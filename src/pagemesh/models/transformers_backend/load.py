@@ -48,7 +48,7 @@ def load_with_transformers(
     """Read a folder's weights once, in `dtype`. `max_model_len` None is the model's own context.
 
     The model is judged in the host's memory, with KV of its own type, and moved to its device then. There
-    it gets our products and is compared again; if they do not suit it, it is read once more.
+    it gets our matmuls and is compared again; if they do not suit it, it is read once more.
     Raises ConfigError for what cannot be served; most of it before any weight is read.
     """
     where = str(folder / "config.json")
@@ -65,28 +65,28 @@ def load_with_transformers(
     moved = {id(layer): _moved(layer, device) for layer in judged.layers}
     layers = [moved[id(layer)] for layer in judged.layers]
     del judged
-    has_our_products = _takes_our_products(model, own_logits, shape, layers, dtype, device)
-    if not has_our_products:
-        # Its own products are gone, and nobody needs the memory of two models.
+    has_our_matmuls = _takes_our_matmuls(model, own_logits, shape, layers, dtype, device)
+    if not has_our_matmuls:
+        # Its own matmuls are gone, and nobody needs the memory of two models.
         del model
         model = TransformersModel(read_model(folder, cls, config, dtype), shape.head_dim)
         model.move(device)
     scaled = scales.give(layers, shape.num_kv_heads, device)
-    arithmetic = _arithmetic(device, dtype, has_our_products=has_our_products)
+    arithmetic = _arithmetic(device, dtype, has_our_matmuls=has_our_matmuls)
     return TransformersLoad(model, shape, scaled, identity, arithmetic, max_model_len)
 
 
-def _arithmetic(device: torch.device, dtype: torch.dtype, *, has_our_products: bool) -> str:
-    """What is no product of ours is torch's, whose code differs between releases and, on CPUs, between processors."""
+def _arithmetic(device: torch.device, dtype: torch.dtype, *, has_our_matmuls: bool) -> str:
+    """What is no matmul of ours is torch's, whose code differs between releases and, on CPUs, between processors."""
     parts = [arithmetic_of(device, dtype), f"torch{torch.__version__.partition('+')[0]}"]
     if device.type == "cpu":
         parts.append(torch.backends.cpu.get_cpu_capability().lower())
-    if not has_our_products:
+    if not has_our_matmuls:
         parts.append("products")
     return "-".join(parts)
 
 
-def _takes_our_products(
+def _takes_our_matmuls(
     model: TransformersModel,
     own_logits: torch.Tensor,
     shape: ModelShape,
@@ -94,16 +94,16 @@ def _takes_our_products(
     dtype: torch.dtype,
     device: torch.device,
 ) -> bool:
-    """Give a model our products; False, and one line in the log, when it cannot be used with them."""
+    """Give a model our matmuls; False, and one line in the log, when it cannot be used with them."""
     try:
-        model.replace_products()
+        model.replace_matmuls()
         with torch.inference_mode():
             check_logits(model, own_logits, shape, layers, dtype, device)
     except Exception as error:
         # A model's own code may raise anything when its modules are not what it knows.
         first_line = next(iter(str(error).splitlines()), "no details")
         log.warning(
-            "torch's products", model=model.name, why=f"{type(error).__name__}: {first_line}"
+            "torch's matmuls", model=model.name, why=f"{type(error).__name__}: {first_line}"
         )
         return False
     return True

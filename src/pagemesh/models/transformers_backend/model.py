@@ -1,4 +1,4 @@
-"""A model of transformers as a `CausalModel`, with pagemesh's products, so that a token's bits do not depend on its batch.
+"""A model of transformers as a `CausalModel`, with pagemesh's matmuls, so that a token's bits do not depend on its batch.
 
 torch multiplies with MKL, oneDNN or cuBLAS, whose order of sums follows the number of rows. Modules whose weights
 a model's code reads itself, past the module that has them, keep theirs.
@@ -57,12 +57,12 @@ class TransformersModel:
         """Of the model's class."""
         return type(self._model).__name__
 
-    def replace_products(self) -> None:
-        """Multiply with pagemesh's products from now on, on the device where the model is."""
+    def replace_matmuls(self) -> None:
+        """Multiply with pagemesh's matmuls from now on, on the device where the model is."""
         replace_matmuls(self._model)
 
     def move(self, device: torch.device) -> None:
-        """Run on another device from now on; before products are replaced."""
+        """Run on another device from now on; before matmuls are replaced."""
         self._model.to(device)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ class _PagedCalls:
 
 
 _DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
-"""Of weights that all implementations of products take."""
+"""Of weights that all implementations of matmuls take."""
 
 _SIZES: Final = {torch.nn.Linear: ("in_features", "out_features"), Conv1D: ("nx", "nf")}
 """Modules that are replaced, and what they call the numbers of their inputs and outputs."""
@@ -140,10 +140,10 @@ def replace_matmuls(model: torch.nn.Module) -> None:
         if _can_replace(module) and name_of(path) not in kept:
             paths.setdefault(id(module), []).append(path)
     for same in paths.values():
-        products = _matmul_of(model.get_submodule(same[0]))
+        matmul = _matmul_of(model.get_submodule(same[0]))
         for path in same:
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, products)
+            setattr(model.get_submodule(parent), name, matmul)
 
 
 def _can_replace(module: torch.nn.Module) -> bool:
@@ -165,10 +165,10 @@ def _matmul_of(module: Any) -> BatchInvariantLinear:
     if isinstance(module, Conv1D):
         weight = weight.t().contiguous()
     bias = None if module.bias is None else module.bias.detach()
-    products = BatchInvariantLinear(make_linear(weight, bias), weight)
+    matmul = BatchInvariantLinear(make_linear(weight, bias), weight)
     for size in _SIZES[type(module)]:
-        setattr(products, size, getattr(module, size))
-    return products
+        setattr(matmul, size, getattr(module, size))
+    return matmul
 
 
 _INITIAL = "_init_weights"

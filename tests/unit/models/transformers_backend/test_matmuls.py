@@ -154,7 +154,7 @@ def test_a_model_that_our_products_do_not_suit_keeps_its_own(
         decoder: Any = load_model(ModelConfig(str(tmp_path))).decoder
     assert not any(isinstance(module, BatchInvariantLinear) for module in decoder._model.modules())
     assert [(entry["event"], entry["model"]) for entry in logs] == [
-        ("torch's products", "GPTNeoXForCausalLM")
+        ("torch's matmuls", "GPTNeoXForCausalLM")
     ]
 
 
