@@ -18,7 +18,7 @@ from pagemesh.models.interface import ModelShape
 from pagemesh.models.layer_attention import make_layer_attention
 from pagemesh.models.loader import LoadedModel
 from pagemesh.models.registry import find_architecture, unknown_architecture
-from pagemesh.models.settled import fix_ropes
+from pagemesh.models.rope import fix_ropes
 from pagemesh.models.spec import DecoderSpec, MoeSpec
 
 LLAMA_8B: dict[str, Any] = {

@@ -1,16 +1,17 @@
-"""What a model's config.json leaves to settings: type and longest context. No torch: plans need it too."""
+"""What config.json leaves to settings and other files: type, context, end tokens, pooling. No torch: plans need it too."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pagemesh.config import KvCacheDtype
+from pagemesh.core.engine import Pooling
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.sentence_length import read_sentence_length
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.tokenizer.folder import end_token_id
 
@@ -106,3 +107,114 @@ def _named_end_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple
                 raise source.bad("eos_token_id", f"below the model's vocab_size of {vocab_size}")
             return tuple(ids)
     return ()
+
+
+_LENGTH_FILES: Final = tuple(
+    f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "xlm-roberta")
+)
+"""sentence-transformers' names for its own; it takes the first that is there."""
+
+_TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+"""Where it keeps the length since version 6."""
+
+
+def read_sentence_length(folder: Path) -> float | None:
+    """Tokens of the longest text that the model was made for; None when nobody says.
+
+    ConfigError when texts were to be changed before the tokenizer sees them.
+    """
+    path = next((folder / name for name in _LENGTH_FILES if (folder / name).is_file()), None)
+    if path is not None:
+        config = ConfigJson.read(path)
+        config.require("do_lower_case", (False,))
+        if config.get("max_seq_length") is not None:
+            return config.integer("max_seq_length")
+    path = folder / _TOKENIZER_CONFIG
+    if not path.is_file():
+        return None
+    tokenizer = ConfigJson.read(path)
+    # A number beyond all bounds where the tokenizer has none.
+    return (
+        None if tokenizer.get("model_max_length") is None else tokenizer.number("model_max_length")
+    )
+
+
+MODULES_FILE: Final = "modules.json"
+
+DEFAULT_POOLING: Final = Pooling("last", normalize=True)
+"""Of decoders whose folder says nothing, as in vLLM."""
+
+_PoolingKind = Literal["last", "mean", "cls"]
+
+_POOLING_KINDS: Final[dict[str, _PoolingKind]] = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
+"""By the names of sentence-transformers."""
+
+_POOLING_FLAGS: Final = {
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+}
+"""Before its version 6 there was a flag for each mode."""
+
+_CAUSAL_POOLING_KINDS: Final = {
+    mode: kind for mode, kind in _POOLING_KINDS.items() if kind != "cls"
+}
+"""A decoder's first token sees nothing but itself."""
+
+
+def read_pooling(
+    folder: Path, default: Pooling = DEFAULT_POOLING, *, causal: bool = True
+) -> Pooling:
+    """What modules.json and the folder of its pooling module say; without them, `default`.
+
+    ConfigError for modules and ways of pooling that would change the vectors and are not supported.
+    """
+    path = folder / MODULES_FILE
+    if not path.is_file():
+        return default
+    modules = _read_modules(path)
+    kind: _PoolingKind | None = None
+    normalize = False
+    for name, place in modules[1:]:
+        if name == "Pooling" and kind is None:
+            kinds = _CAUSAL_POOLING_KINDS if causal else _POOLING_KINDS
+            kind = _read_pooling_kind(folder / place / "config.json", kinds)
+        elif name == "Normalize":
+            normalize = True
+        else:
+            raise ConfigError(
+                f"{path} has the module {name!r}, but only one Pooling and Normalize can follow the "
+                "Transformer"
+            )
+    if kind is None:
+        raise ConfigError(f"{path} has no Pooling module")
+    return Pooling(kind, normalize)
+
+
+def _read_modules(path: Path) -> list[tuple[str, str]]:
+    """The last part of each module's type, and its folder."""
+    try:
+        modules: Any = json.loads(path.read_text(encoding="utf-8"))
+        found = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in modules]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{path} is not a list of modules: {error}") from error
+    for _, place in found:
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise ConfigError(f"{path} names the folder {place!r}, which lies outside its own")
+    return found
+
+
+def _read_pooling_kind(path: Path, kinds: Mapping[str, _PoolingKind]) -> _PoolingKind:
+    config = ConfigJson.read(path)
+    mode = config.get("pooling_mode")
+    if mode is None:
+        flags = [flag for flag in config if flag.startswith("pooling_mode_")]
+        chosen = [_POOLING_FLAGS.get(flag, flag) for flag in flags if config.flag(flag, False)]
+    else:
+        chosen = [str(name) for name in (mode if isinstance(mode, list) else [mode])]
+    if len(chosen) != 1 or chosen[0] not in kinds:
+        raise ConfigError(
+            f"{path} chooses the pooling {' and '.join(chosen) or 'of nothing'}, but must choose one "
+            f"of {', '.join(kinds)}"
+        )
+    return kinds[chosen[0]]

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import torch
 
-from pagemesh.models.sources import Convert
+from pagemesh.models.architectures.architecture import Convert
 
 
 class WeightWriter(Protocol):

@@ -16,9 +16,9 @@ import torch
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models.architectures.architecture import scale_names
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import FP8_KV
-from pagemesh.models.kv_scale_names import scale_names
 
 
 class CheckpointScales:

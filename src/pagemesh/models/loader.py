@@ -21,10 +21,9 @@ from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.layer_attention import make_layer_attention
 from pagemesh.models.place import ON_HOST, ModelTarget
-from pagemesh.models.pooling_config import read_pooling
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
-from pagemesh.models.settled import fix_ropes
+from pagemesh.models.rope import fix_ropes
 from pagemesh.models.weights import CheckpointParameters
 
 _DTYPES = {
@@ -114,7 +113,7 @@ def _load_decoder(
     target: ModelTarget,
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
-    pooling = read_pooling(folder, architecture.pooling, causal=spec.causal)
+    pooling = choices.read_pooling(folder, architecture.pooling, causal=spec.causal)
     max_model_len = choices.choose_max_model_len(config.max_model_len, spec, folder)
     spec = fix_ropes(spec, max_model_len)
     dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)

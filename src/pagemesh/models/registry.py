@@ -6,21 +6,13 @@ from typing import Final
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.architectures.architecture import Architecture, without_head
-from pagemesh.models.architectures.bert import BERTS
-from pagemesh.models.architectures.distilbert import DISTILBERTS
+from pagemesh.models.architectures.bert import BERTS, DISTILBERTS
 from pagemesh.models.architectures.falcon import FALCON
-from pagemesh.models.architectures.gemma2 import GEMMA2
-from pagemesh.models.architectures.gemma3 import GEMMA3, GEMMA3_WITH_IMAGES
+from pagemesh.models.architectures.gemma import GEMMA2, GEMMA3, GEMMA3_WITH_IMAGES
 from pagemesh.models.architectures.gpt_oss import GPT_OSS
-from pagemesh.models.architectures.llama import LLAMA
-from pagemesh.models.architectures.mistral import MISTRAL
-from pagemesh.models.architectures.mixtral import MIXTRAL
+from pagemesh.models.architectures.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
 from pagemesh.models.architectures.modernbert import MODERNBERTS
-from pagemesh.models.architectures.phi3 import PHI3
-from pagemesh.models.architectures.qwen2 import QWEN2
-from pagemesh.models.architectures.qwen2_moe import QWEN2_MOE
-from pagemesh.models.architectures.qwen3 import QWEN3
-from pagemesh.models.architectures.qwen3_moe import QWEN3_MOE
+from pagemesh.models.architectures.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from pagemesh.models.config_json import ConfigJson
 
 _GENERATING: Final = (

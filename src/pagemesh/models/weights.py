@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from pagemesh.errors import ConfigError
+from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.filling import HOST, WeightWriter
-from pagemesh.models.sources import Source
 
 
 class CheckpointParameters:

@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 from pagemesh.config import ModelConfig
 from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.errors import ConfigError
+from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.filling import HOST, WeightWriter
 from pagemesh.models.loader import load_model
 from pagemesh.models.place import ModelTarget
-from pagemesh.models.sources import Source
 from pagemesh.models.weights import CheckpointParameters
 from tests.support.host_accelerator import HostAccelerator
 

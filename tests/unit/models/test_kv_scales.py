@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from pagemesh.config import ModelConfig
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models.architectures.architecture import read_scale_name
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import FP8_KV
 from pagemesh.models.filling import HostWeightWriter
-from pagemesh.models.kv_scale_names import read_scale_name
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.loader import load_model
 from pagemesh.models.place import ModelTarget

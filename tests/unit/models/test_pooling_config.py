@@ -11,8 +11,8 @@ import pytest
 from pagemesh.config import ModelConfig
 from pagemesh.core.engine import Pooling
 from pagemesh.errors import ConfigError
+from pagemesh.models.choices import read_pooling
 from pagemesh.models.loader import load_model
-from pagemesh.models.pooling_config import read_pooling
 from tests.unit.models.model_folder import make_tensors, write_model
 
 PREFIX = "sentence_transformers.models."

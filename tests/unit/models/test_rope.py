@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.write_kv import Turn
-from pagemesh.models.rope import pair_rows, rotation_table
-from pagemesh.models.rope_kinds import fix_rope, frequencies
+from pagemesh.models.rope import fix_rope, frequencies, pair_rows, rotation_table
 from pagemesh.models.spec import RopeSpec
 from tests.unit.kernels.turning import turned
 

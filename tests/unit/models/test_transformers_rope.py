@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.rope import fix_rope, frequencies
 from pagemesh.models.rope_config import RopeFacts, read_rope
-from pagemesh.models.rope_kinds import fix_rope, frequencies
 from tests.support.late_imports import transformers
 
 HEAD_DIM, MAX_POSITION = 20, 512

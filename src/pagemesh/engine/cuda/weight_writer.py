@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from pagemesh.engine.accelerator import Accelerator, Event
-from pagemesh.models.sources import Convert
+from pagemesh.models.architectures.architecture import Convert
 
 BUFFER_BYTES: Final = 32 << 20
 """Large enough that a copy's start does not count, small enough that the buffers pass through caches."""

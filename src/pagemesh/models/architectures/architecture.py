@@ -1,17 +1,75 @@
-"""What a file of this package says of its architecture."""
+"""What a file of this package says of its architecture: its spec, and which tensor becomes which parameter. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from pagemesh.core.engine import Pooling
+from pagemesh.models.choices import DEFAULT_POOLING
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.kv_scale_names import read_scale_name
-from pagemesh.models.pooling_config import DEFAULT_POOLING
-from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+_SCALE_NAME: Final = re.compile(
+    r"(?:^|\.)layers\.(\d+)\.self_attn\.(?:attn\.|k_proj\.|v_proj\.)?([kv])_scale$"
+)
+
+
+class ScaleName(NamedTuple):
+    """What a name says."""
+
+    tensor: str
+    layer: int
+    part: Literal["k", "v"]
+
+
+def read_scale_name(tensor: str) -> ScaleName | None:
+    """What a tensor's name says, if it is such a scale; KV in a model's own type needs none."""
+    match = _SCALE_NAME.search(tensor)
+    return match and ScaleName(tensor, int(match[1]), cast(Literal["k", "v"], match[2]))
+
+
+def scale_names(tensors: Collection[str]) -> list[ScaleName]:
+    """Those of a checkpoint's tensors that are such scales."""
+    names = map(read_scale_name, sorted(tensors))
+    return [name for name in names if name is not None]
+
+
+Convert = Callable[["torch.Tensor"], "torch.Tensor"]
+
+
+Place = tuple[int | slice, ...]
+
+
+class Source(NamedTuple):
+    """One tensor of a checkpoint."""
+
+    tensor: str  # its name there
+    shape: tuple[int, ...]  # its shape there
+    parameter: str  # a name of DecoderSpec.parameter_shapes
+    place: Place = ()  # the part of the parameter; all of it when empty
+    convert: Convert | None = None  # from its shape to that of its place
+
+
+def stack_rows(
+    parameter: str,
+    tensors: Sequence[tuple[str, int]],
+    columns: tuple[int, ...],
+    leading: tuple[int, ...] = (),
+) -> Iterator[Source]:
+    """Tensors of so many rows, [rows, *columns], below each other in parameter[leading]."""
+    begin = 0
+    for tensor, num_rows in tensors:
+        place: Place = (*leading, slice(begin, begin + num_rows))
+        yield Source(tensor, (num_rows, *columns), parameter, place)
+        begin += num_rows
+
 
 _ROTARY_TABLE: Final = ".rotary_emb.inv_freq"
 

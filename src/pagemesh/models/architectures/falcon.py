@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pagemesh.models.architectures.architecture import Architecture
+from pagemesh.models.architectures.architecture import Architecture, Source
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.rope_config import DEFAULT_THETA, RopeFacts, longest_position, read_rope
-from pagemesh.models.sources import Source
 from pagemesh.models.spec import (
     AttentionSpec,
     DecoderSpec,

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pagemesh.models.architectures.architecture import Architecture
+from pagemesh.models.architectures.architecture import Architecture, Source
 from pagemesh.models.architectures.fields import (
     read_attention,
     read_layer_types,
     read_mixture,
     read_optional_window,
 )
-from pagemesh.models.architectures.llama_like import Defaults, make_decoder_spec
+from pagemesh.models.architectures.llama import Defaults, make_decoder_spec
 from pagemesh.models.architectures.names import ends, norms, split_attention
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec, MlpSpec, MoeSpec
 
 if TYPE_CHECKING:

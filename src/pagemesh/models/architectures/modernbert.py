@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from pagemesh.models.architectures.encoders import make_encoders
+from pagemesh.models.architectures.architecture import Source
+from pagemesh.models.architectures.bert import make_encoders
 from pagemesh.models.architectures.fields import FULL, SLIDING, read_layer_types
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.rope_config import RopeFacts, parse_rope
-from pagemesh.models.sources import Source
 from pagemesh.models.spec import (
     AttentionSpec,
     DecoderSpec,

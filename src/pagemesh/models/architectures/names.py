@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from pagemesh.models.sources import Convert, Source, stack_rows
+from pagemesh.models.architectures.architecture import Convert, Source, stack_rows
 from pagemesh.models.spec import DecoderSpec, MlpSpec, MoeSpec
 
 if TYPE_CHECKING:
