@@ -12,10 +12,9 @@ import torch
 from pagemesh.engine.accelerator import Accelerator, Graph
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.runner import CudaRunner
-from pagemesh.models.assembly import assemble
+from pagemesh.models.assembly import assemble, make_layer_attention
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import ModelShape
-from pagemesh.models.layer_attention import make_layer_attention
 from pagemesh.models.loader import LoadedModel
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.rope import fix_ropes

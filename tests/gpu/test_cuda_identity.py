@@ -14,7 +14,7 @@ from pagemesh.core.request import EngineRequest
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.models.place import ModelTarget
+from pagemesh.models.parameters import ModelTarget
 from tests.identity.answers import (
     Answers,
     answers_alone,

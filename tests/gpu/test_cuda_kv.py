@@ -15,7 +15,7 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.pinned import HostBuffers
 from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.kv_memory.staged import StagedKv
-from pagemesh.models.weights import CheckpointParameters
+from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.scheduler.batch import BlockMoves
 from tests.support.kv_bytes import read_kv
 from tests.unit.engine_cuda.test_device_filler import SHAPES, SOURCES, write

@@ -11,7 +11,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import ModelTarget
+from pagemesh.models.parameters import ModelTarget
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch, PromptTargets, ScheduledSequence
 from tests.identity.subjects import make_material

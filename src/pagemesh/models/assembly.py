@@ -8,21 +8,24 @@ import torch
 
 from pagemesh.kernels.linear import Linear, make_linear
 from pagemesh.kernels.packed_weights import place_packed
-from pagemesh.models.attention_input import AttentionInput, HeadTurn
-from pagemesh.models.decoder import Decoder, Layer
-from pagemesh.models.norms import NoNorm
-from pagemesh.models.parameters import Parameters, ParameterScope
-from pagemesh.models.residual import make_layer_output
-from pagemesh.models.rope import pair_rows, rotation_table
-from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
-from pagemesh.models.vocabulary import (
+from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models.decoder import (
+    AttentionInput,
+    Decoder,
     Head,
+    HeadTurn,
+    Layer,
     NoHead,
     PlacedEmbedding,
     TokenEmbedding,
     make_embedding,
     make_head,
+    make_layer_output,
 )
+from pagemesh.models.norms import NoNorm
+from pagemesh.models.parameters import Parameters, ParameterScope
+from pagemesh.models.rope import pair_rows, rotation_table
+from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
 
 
 def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
@@ -117,3 +120,25 @@ def _make_turn(
         )
     ]
     return HeadTurn(rope, torch.cat(weights), spec.norm.eps)
+
+
+def make_layer_attention(spec: DecoderSpec, parameters: Parameters) -> list[LayerAttention]:
+    """How each layer attends; layers that attend alike share one."""
+    attention = spec.attention
+    slopes = None
+    if attention.alibi_slopes:
+        slopes = torch.tensor(attention.alibi_slopes, device=parameters.device)
+    shared: dict[tuple[int | None, int | None], LayerAttention] = {}
+    made = []
+    for index, layer in enumerate(spec.layers):
+        key = (layer.sliding_window, index if attention.sinks else None)
+        if key not in shared:
+            shared[key] = LayerAttention(
+                scale=attention.scale,
+                sliding_window=layer.sliding_window,
+                soft_cap=attention.soft_cap,
+                sinks=parameters.get(f"layers.{index}.sinks"),
+                alibi_slopes=slopes,
+            )
+        made.append(shared[key])
+    return made

@@ -1,17 +1,280 @@
-"""The forward pass of a decoder, for any mixture of sequences laid out as one flat run of tokens."""
+"""The forward pass of a decoder, for any mixture of sequences laid out as one flat run of tokens, and its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
+from torch.nn import functional
 
-from pagemesh.models.attention_input import AttentionInput
+from pagemesh.errors import InternalError
+from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.kernels.write_kv import Turn
+from pagemesh.models.feed_forward import FeedForward, make_feed_forward
 from pagemesh.models.interface import ForwardContext
 from pagemesh.models.norms import Norm
-from pagemesh.models.residual import LayerOutput
-from pagemesh.models.vocabulary import Head, TokenEmbedding
+from pagemesh.models.parameters import ParameterScope
+from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec
+
+
+class TokenEmbedding(Protocol):
+    """From token ids to hidden states."""
+
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] of two int64 [T]."""
+        ...
+
+
+class Embedding:
+    """Looks tokens up."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        """`table` is [vocab, hidden]."""
+        self._table = table
+
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(token_ids, self._table)
+
+
+class ScaledEmbedding:
+    """Looks tokens up and scales them.
+
+    Scaled at every step, because the table itself is also the output projection.
+    """
+
+    def __init__(self, table: torch.Tensor, scale: float) -> None:
+        """The scale is rounded to the table's type first, as the models were trained (Gemma)."""
+        self._table = table
+        self._scale = torch.tensor(scale, dtype=table.dtype, device=table.device)
+
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(token_ids, self._table).mul_(self._scale)
+
+
+class PlacedEmbedding:
+    """Looks tokens up, adds what all tokens have and what each position has, and norms the sum (BERT)."""
+
+    def __init__(
+        self,
+        table: torch.Tensor,
+        token_type: torch.Tensor | None,
+        position_table: torch.Tensor | None,
+        norm: Norm,
+    ) -> None:
+        """`token_type` is [hidden], `position_table` [positions, hidden] from the first position on."""
+        self._table = table
+        self._token_type = token_type
+        self._position_table = position_table
+        self._norm = norm
+
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden = functional.embedding(token_ids, self._table)
+        if self._token_type is not None:
+            hidden += self._token_type
+        if self._position_table is not None:
+            hidden += functional.embedding(positions, self._position_table)
+        return self._norm.apply(hidden)
+
+
+class Head(Protocol):
+    """From normed hidden states to logits."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, vocab] of [R, hidden], in the model's own type."""
+        ...
+
+
+class LinearHead:
+    """One projection."""
+
+    def __init__(self, projection: Linear) -> None:
+        """`projection` gives a logit for each token id."""
+        self._projection = projection
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._projection(hidden)
+
+
+class NoHead:
+    """Of models that make embeddings only."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Head`; never asked for, because requests for tokens are refused."""
+        raise InternalError("the model has no output head")
+
+
+class CappedHead:
+    """A projection whose logits stay between ± cap."""
+
+    def __init__(self, projection: Linear, cap: float) -> None:
+        """`projection` gives a logit for each token id."""
+        self._projection = projection
+        self._cap = cap
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._projection(hidden).div_(self._cap).tanh_().mul_(self._cap)
+
+
+def make_embedding(table: torch.Tensor, scale: float) -> TokenEmbedding:
+    """The one that fits; `table` is [vocab, hidden]."""
+    return Embedding(table) if scale == 1.0 else ScaledEmbedding(table, scale)
+
+
+def make_head(weight: torch.Tensor, soft_cap: float | None) -> Head:
+    """The one that fits; `weight` is [vocab, hidden]."""
+    projection = make_linear(weight)
+    return LinearHead(projection) if soft_cap is None else CappedHead(projection, soft_cap)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTurn:
+    """How a layer turns query and key heads: RoPE, with or without a norm of the heads."""
+
+    rope: int
+    """Number of the layer's RoPE in the model."""
+
+    norm_weight: torch.Tensor | None = None
+    """See `Turn`."""
+
+    norm_eps: float = 0.0
+
+    def of(self, rotations: Sequence[torch.Tensor]) -> Turn:
+        """That of a step; `rotations` are those of its positions, one for each RoPE of the model, complex64 [T,
+        head_dim / 2]."""
+        return Turn(rotations[self.rope], self.norm_weight, self.norm_eps)
+
+
+class AttentionInput:
+    """Norm, the fused projection to queries, keys and values, and how their heads are turned."""
+
+    def __init__(
+        self,
+        layer: int,
+        spec: AttentionSpec,
+        norm: Norm,
+        projection: Linear,
+        turn: HeadTurn | None,
+    ) -> None:
+        """`projection` gives queries, keys and values; those that are turned in pairs, see `rope`. Without a turn
+        positions enter through the attention."""
+        self._layer = layer
+        self._num_heads = spec.num_heads
+        self._num_all = spec.num_heads + 2 * spec.num_kv_heads
+        self._head_dim = spec.head_dim
+        self._norm = norm
+        self._projection = projection
+        self._turn = turn
+
+    def project(
+        self, hidden: torch.Tensor, rotations: Sequence[torch.Tensor], attention: ForwardContext
+    ) -> torch.Tensor:
+        """Queries [T, heads, head_dim] of [T, hidden]."""
+        qkv = self._projection(self._norm.apply(hidden))
+        heads = qkv.view(-1, self._num_all, self._head_dim)
+        turn = None if self._turn is None else self._turn.of(rotations)
+        attention.write(self._layer, heads, turn)
+        return heads[:, : self._num_heads]
+
+
+def make_layer_output(
+    spec: DecoderSpec, layer: LayerSpec, scope: ParameterScope, dtype: torch.dtype
+) -> LayerOutput:
+    """What follows attention, from the layer's parameters; `dtype` is the type of what is normed."""
+
+    def norm(name: str) -> Norm:
+        return scope.norm(spec.norm, name, dtype)
+
+    output = scope.linear("o")
+    mlp = make_feed_forward(layer.mlp, scope)
+    match spec.residual:
+        case "sequential":
+            return Sequential(output, norm("mlp_norm"), mlp)
+        case "post_norms":
+            post_norms = norm("attention_post_norm"), norm("mlp_post_norm")
+            return PostNorms(output, norm("mlp_norm"), mlp, post_norms)
+        case "parallel":
+            return Parallel(output, norm("attention_norm"), mlp)
+        case "parallel_two_norms":
+            return Parallel(output, norm("mlp_norm"), mlp)
+        case "normed_sums":
+            return NormedSums(output, norm("attention_norm"), mlp, norm("mlp_norm"))
+
+
+class LayerOutput(Protocol):
+    """What follows attention."""
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """The layer's output [R, hidden] from its input and the attended heads [R, heads · head_dim]."""
+        ...
+
+
+class Sequential:
+    """Attention is added, then the MLP of the normed sum."""
+
+    def __init__(self, output: Linear, norm: Norm, mlp: FeedForward) -> None:
+        self._output = output
+        self._norm = norm
+        self._mlp = mlp
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = self._output.add_to(hidden, attended)
+        return self._mlp.add_to(hidden, self._norm.apply(hidden))
+
+
+class PostNorms:
+    """The same with a norm of what is added, before it is added (Gemma 2)."""
+
+    def __init__(
+        self,
+        output: Linear,
+        norm: Norm,
+        mlp: FeedForward,
+        post_norms: tuple[Norm, Norm],
+    ) -> None:
+        """`post_norms` are attention's and the MLP's."""
+        self._output = output
+        self._norm = norm
+        self._mlp = mlp
+        self._attention_post_norm, self._mlp_post_norm = post_norms
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = self._attention_post_norm.add_to(hidden, self._output(attended))
+        return self._mlp_post_norm.add_to(hidden, self._mlp.compute(self._norm.apply(hidden)))
+
+
+class NormedSums:
+    """Attention is added and the sum normed, then the MLP of that, likewise (Vaswani et al. 2017,
+    https://arxiv.org/abs/1706.03762)."""
+
+    def __init__(
+        self, output: Linear, attention_norm: Norm, mlp: FeedForward, mlp_norm: Norm
+    ) -> None:
+        self._output = output
+        self._attention_norm = attention_norm
+        self._mlp = mlp
+        self._mlp_norm = mlp_norm
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = self._attention_norm.apply(self._output.add_to(hidden, attended))
+        return self._mlp_norm.apply(self._mlp.add_to(hidden, hidden))
+
+
+class Parallel:
+    """Attention and MLP read the same input, normed by one norm or by two, and are added together.
+
+    With one norm it is computed a second time here: one call, instead of one more tensor that has to be
+    carried past attention and cut to the rows that are asked for.
+    """
+
+    def __init__(self, output: Linear, norm: Norm, mlp: FeedForward) -> None:
+        self._output = output
+        self._norm = norm
+        self._mlp = mlp
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        return self._mlp.add_to(self._output.add_to(hidden, attended), self._norm.apply(hidden))
 
 
 class Layer(NamedTuple):

@@ -14,17 +14,15 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture
-from pagemesh.models.assembly import assemble
+from pagemesh.models.assembly import assemble, make_layer_attention
 from pagemesh.models.checkpoint import Checkpoint, fingerprint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
-from pagemesh.models.layer_attention import make_layer_attention
-from pagemesh.models.place import ON_HOST, ModelTarget
+from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope import fix_ropes
-from pagemesh.models.weights import CheckpointParameters
 
 _DTYPES = {
     "float32": torch.float32,

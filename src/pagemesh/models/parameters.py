@@ -1,14 +1,73 @@
-"""A model's parameters by the names of `DecoderSpec.parameter_shapes`."""
+"""A model's parameters: read from a checkpoint one by one, written to where the model runs.
+
+Their names are those of `DecoderSpec.parameter_shapes`.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Literal, NamedTuple, Protocol
 
 import torch
 
+from pagemesh.config import KvCacheDtype
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.models.architectures.architecture import Convert, Source
+from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.norms import LayerNorm, Norm, RmsNorm
 from pagemesh.models.spec import NormSpec
+
+
+class WeightWriter(Protocol):
+    """Allocates parameters where the model runs, and fills them."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters come to lie."""
+        ...
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Whatever is made of parameters is made meanwhile."""
+        ...
+
+    def write(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
+        """Copy a tensor of a file, converted, into its place in a parameter."""
+        ...
+
+    def is_finite(self, place: torch.Tensor) -> bool | torch.Tensor:
+        """Whether all values are finite.
+
+        On a device that nobody should wait for, a bool tensor there; it may then say False of values that
+        are finite but very large.
+        """
+        ...
+
+
+class HostWeightWriter:
+    """Parameters in the host's memory."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def computing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def write(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
+        place.copy_(tensor if convert is None else convert(tensor))
+
+    def is_finite(self, place: torch.Tensor) -> bool:
+        """See `WeightWriter`. A sum over what was just copied: about 0.1 s for each GB."""
+        # Any NaN or infinity makes the sum one. Finite values may, too, hence the second look.
+        # In the tensor's own type it is the fastest look at all values that torch has on a CPU.
+        return bool(place.sum().isfinite()) or bool(place.isfinite().all())
+
+
+HOST: Final = HostWeightWriter()
 
 
 class Parameters(Protocol):
@@ -56,3 +115,107 @@ class ParameterScope:
             return RmsNorm(weight, spec.eps)
         bias = self.read(f"{name}.bias").to(dtype) if spec.bias else None
         return LayerNorm(weight.to(dtype), bias, spec.eps)
+
+
+class ModelTarget(NamedTuple):
+    """What a loader needs to know of the device."""
+
+    writer: WeightWriter
+    kv_cache_dtype: KvCacheDtype
+
+    def kv_dtype(self, dtype: str, *, causal: bool) -> str:
+        """Type of the KV blocks of a model that runs in `dtype`, by its name in torch.
+
+        ConfigError for one that the device, or an encoder, cannot have.
+        """
+        kind: Literal["cpu", "cuda"] = "cpu" if self.writer is HOST else "cuda"
+        return choose_kv_dtype(self.kv_cache_dtype, dtype, kind, causal=causal)
+
+    def arithmetic(self, dtype: torch.dtype) -> str:
+        """Class of the arithmetic that a model of pagemesh's own has there, whose weights are of this type."""
+        return arithmetic_of(self.writer.device, dtype)
+
+
+ON_HOST: Final = ModelTarget(HOST, "auto")
+
+
+class CheckpointParameters:
+    """`Parameters` of a checkpoint, read when they are asked for: whoever asks owns the copy.
+
+    Norms and sinks come in float32, all else in the type that the model runs in.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        sources: Iterable[Source],
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: torch.dtype,
+        writer: WeightWriter = HOST,
+    ) -> None:
+        """`shapes` are those of `DecoderSpec.parameter_shapes`, which the sources fill together.
+
+        The parameters come to lie where the writer has them.
+        """
+        self._writer = writer
+        self._unsure: list[tuple[Source, torch.Tensor]] = []
+        self._checkpoint = checkpoint
+        self._shapes = shapes
+        self._dtype = dtype
+        self._sources: dict[str, list[Source]] = {}
+        for source in sources:
+            self._sources.setdefault(source.parameter, []).append(source)
+
+    @property
+    def device(self) -> torch.device:
+        return self._writer.device
+
+    def read(self, name: str) -> torch.Tensor:
+        """A parameter, copied out of the files.
+
+        Raises ConfigError for a tensor with a value that is not finite, or that the type cannot hold:
+        here, or, on a device that works beside the host, in `check`.
+        """
+        dtype = torch.float32 if _is_float32(name) else self._dtype
+        parameter = torch.empty(self._shapes[name], dtype=dtype, device=self.device)
+        for source in self._sources[name]:
+            place = parameter[source.place]
+            tensor = self._checkpoint.read(source.tensor)
+            self._writer.write(place, tensor, source.convert)
+            finite = self._writer.is_finite(place)
+            if isinstance(finite, torch.Tensor):
+                self._unsure.append((source, finite))
+            elif not finite:
+                raise self._not_finite(source.tensor, tensor)
+        return parameter
+
+    def check(self) -> None:
+        """Raise the ConfigError that `read` left open; waits for the device. After the last parameter."""
+        if not self._unsure:
+            return
+        found = torch.stack([finite for _, finite in self._unsure]).tolist()
+        for (source, _), finite in zip(self._unsure, found, strict=True):
+            if not finite:
+                tensor = self._checkpoint.read(source.tensor)
+                converted = tensor if source.convert is None else source.convert(tensor)
+                dtype = torch.float32 if _is_float32(source.parameter) else self._dtype
+                if not converted.to(dtype).isfinite().all():
+                    raise self._not_finite(source.tensor, tensor)
+        self._unsure.clear()
+
+    def get(self, name: str) -> torch.Tensor | None:
+        """The same for a parameter that not every model has."""
+        return self.read(name) if name in self._sources else None
+
+    def _not_finite(self, name: str, tensor: torch.Tensor) -> ConfigError:
+        what = f"{self._checkpoint.entries[name].path} has the tensor {name} with values that"
+        if tensor.isfinite().all():
+            type_name = str(self._dtype).removeprefix("torch.")
+            return ConfigError(f"{what} {type_name} cannot hold: choose another --dtype")
+        return ConfigError(f"{what} are NaN or infinite")
+
+
+def _is_float32(parameter: str) -> bool:
+    """Whether a parameter is applied in float32, where its own type would round it."""
+    part = parameter.removesuffix(".weight").removesuffix(".bias")
+    return part.endswith(("norm", "sinks"))

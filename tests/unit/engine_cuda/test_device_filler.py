@@ -14,10 +14,8 @@ from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.errors import ConfigError
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.filling import HOST, WeightWriter
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import ModelTarget
-from pagemesh.models.weights import CheckpointParameters
+from pagemesh.models.parameters import HOST, CheckpointParameters, ModelTarget, WeightWriter
 from tests.support.host_accelerator import HostAccelerator
 
 NUMBERS = torch.arange(1, 7001, dtype=torch.float32).view(70, 100)

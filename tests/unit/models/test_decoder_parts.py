@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.assembly import assemble
-from pagemesh.models.decoder import Decoder
+from pagemesh.models.decoder import Decoder, make_embedding, make_head
 from pagemesh.models.feed_forward import make_expansion
 from pagemesh.models.norms import LayerNorm
 from pagemesh.models.spec import (
@@ -21,7 +21,6 @@ from pagemesh.models.spec import (
     NormSpec,
     RopeSpec,
 )
-from pagemesh.models.vocabulary import make_embedding, make_head
 
 
 def test_layer_norm_takes_the_mean_away() -> None:

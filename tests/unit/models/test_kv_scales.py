@@ -14,10 +14,9 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.architectures.architecture import read_scale_name
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import FP8_KV
-from pagemesh.models.filling import HostWeightWriter
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import ModelTarget
+from pagemesh.models.parameters import HostWeightWriter, ModelTarget
 from tests.unit.models.model_folder import make_tensors, write_model
 
 CPU = torch.device("cpu")

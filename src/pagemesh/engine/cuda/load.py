@@ -20,7 +20,7 @@ from pagemesh.engine.parts import Loaded, StartClock, fitting, layout_of, max_nu
 from pagemesh.errors import ConfigError
 from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.loader import load_model
-from pagemesh.models.place import ModelTarget
+from pagemesh.models.parameters import ModelTarget
 from pagemesh.sizing.check import check_before_loading
 
 log = structlog.get_logger(__name__)
