@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import huggingface_hub
 import structlog
@@ -27,7 +27,9 @@ from tqdm.std import tqdm
 
 from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
-from pagemesh.models.resolve import Need
+
+Need = Literal["model", "tokenizer", "config"]
+"""What is wanted of a model: all of it, what turns text into tokens, or config.json alone."""
 
 _LENGTH_FILES: Final = "sentence_*_config.json"
 _TOKEN_VARIABLES: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

@@ -117,28 +117,6 @@ class ParameterScope:
         return LayerNorm(weight.to(dtype), bias, spec.eps)
 
 
-class ModelTarget(NamedTuple):
-    """What a loader needs to know of the device."""
-
-    writer: WeightWriter
-    kv_cache_dtype: KvCacheDtype
-
-    def kv_dtype(self, dtype: str, *, causal: bool) -> str:
-        """Type of the KV blocks of a model that runs in `dtype`, by its name in torch.
-
-        ConfigError for one that the device, or an encoder, cannot have.
-        """
-        kind: Literal["cpu", "cuda"] = "cpu" if self.writer is HOST else "cuda"
-        return choose_kv_dtype(self.kv_cache_dtype, dtype, kind, causal=causal)
-
-    def arithmetic(self, dtype: torch.dtype) -> str:
-        """Class of the arithmetic that a model of pagemesh's own has there, whose weights are of this type."""
-        return arithmetic_of(self.writer.device, dtype)
-
-
-ON_HOST: Final = ModelTarget(HOST, "auto")
-
-
 class CheckpointParameters:
     """`Parameters` of a checkpoint, read when they are asked for: whoever asks owns the copy.
 
@@ -219,3 +197,25 @@ def _is_float32(parameter: str) -> bool:
     """Whether a parameter is applied in float32, where its own type would round it."""
     part = parameter.removesuffix(".weight").removesuffix(".bias")
     return part.endswith(("norm", "sinks"))
+
+
+class ModelTarget(NamedTuple):
+    """What a loader needs to know of the device."""
+
+    writer: WeightWriter
+    kv_cache_dtype: KvCacheDtype
+
+    def kv_dtype(self, dtype: str, *, causal: bool) -> str:
+        """Type of the KV blocks of a model that runs in `dtype`, by its name in torch.
+
+        ConfigError for one that the device, or an encoder, cannot have.
+        """
+        kind: Literal["cpu", "cuda"] = "cpu" if self.writer is HOST else "cuda"
+        return choose_kv_dtype(self.kv_cache_dtype, dtype, kind, causal=causal)
+
+    def arithmetic(self, dtype: torch.dtype) -> str:
+        """Class of the arithmetic that a model of pagemesh's own has there, whose weights are of this type."""
+        return arithmetic_of(self.writer.device, dtype)
+
+
+ON_HOST: Final = ModelTarget(HOST, "auto")

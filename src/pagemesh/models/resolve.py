@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from pagemesh.config import HubConfig
 from pagemesh.config.model_names import SHORT_NAMES, find_local, is_path
 from pagemesh.errors import ConfigError
 
-Need = Literal["model", "tokenizer", "config"]
-"""What somebody wants of a model: all of it, what turns text into tokens, or config.json alone."""
+if TYPE_CHECKING:
+    from pagemesh.models.hub import Need
 
 _NEEDED_FILE: Final[dict[Need, str]] = {
     "model": "config.json",

@@ -6,7 +6,8 @@ import pytest
 
 from pagemesh.config import HubConfig, model_names
 from pagemesh.errors import ConfigError
-from pagemesh.models.resolve import Need, resolve_model_path
+from pagemesh.models.hub import Need
+from pagemesh.models.resolve import resolve_model_path
 
 ROOT = Path(__file__).resolve().parents[3]
 
