@@ -35,7 +35,7 @@ from pagemesh.kernels.paged_attention import (
     PagedSequence,
 )
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
-from pagemesh.kernels.paged_attention.tiling import Tiling, tiling_of
+from pagemesh.kernels.paged_attention.cuda_kernels import Tiling, tiling_of
 from pagemesh.kernels.target import target_of
 
 COPIES_BYTES = 200 << 20

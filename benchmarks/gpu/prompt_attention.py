@@ -14,7 +14,7 @@ from gpu.probe import Probe
 from pagemesh.kernels.kv_scales import FP8
 from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
-from pagemesh.kernels.paged_attention.tiling import Tiling, tiling_of
+from pagemesh.kernels.paged_attention.cuda_kernels import Tiling, tiling_of
 from pagemesh.kernels.target import target_of
 
 BLOCK = 16

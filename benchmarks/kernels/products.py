@@ -12,7 +12,7 @@ from contest import Contest, Run
 from onednn_products import PackedLinear, can_pack
 
 from pagemesh.kernels.linear import Gate, make_gated_linear, make_linear
-from pagemesh.kernels.linear.plain import PlainLinear
+from pagemesh.kernels.linear.interface import PlainLinear
 
 ITEM = 2
 LAYERS = 12

@@ -60,14 +60,14 @@ def _turns(device: torch.device, num_rows: int) -> Contest:
     factors = torch.ones(num_rows, head_dim // 2, dtype=torch.complex64, device=device)
     layer_kv = torch.zeros(2, num_rows, 1, num_kv_heads, head_dim, device=device).bfloat16()
     slots = torch.arange(num_rows, device=device)
-    places = writer.places(slots, num_rows)
+    slot_mapping = writer.slot_mapping(slots, num_rows)
     num_turned = num_rows * (num_heads + num_kv_heads) * head_dim
     return Contest(
         f"turns and writes of KV, {num_rows} rows",
         (heads.numel() + num_turned + layer_kv.numel()) * ITEM + factors.numel() * 8,
         3.0 * num_turned,
         {
-            "ours": partial(writer.write, layer_kv, heads, places, None, Turn(factors)),
+            "ours": partial(writer.write, layer_kv, heads, slot_mapping, None, Turn(factors)),
             "torch": partial(_turn_and_write, layer_kv, heads, slots, factors),
         },
     )

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.kv_scales import FP8, KvScales
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
@@ -18,6 +17,7 @@ from pagemesh.kernels.paged_attention import (
     make_paged_attention,
 )
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
+from pagemesh.kernels.target import arrival_counters
 
 DEVICE = torch.device("cuda")
 # Segments have 512 keys.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.expert_choice import Choices, make_expert_choice
-from pagemesh.kernels.expert_choice.reference import ReferenceExpertChoice
+from pagemesh.kernels.expert_choice.interface import ReferenceExpertChoice
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear import make_gated_linear, make_linear

@@ -10,9 +10,8 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
-from pagemesh.kernels.jit.emit import F32, I1, I32, I64, LANES, VEC_I32, Emitter
-from pagemesh.kernels.jit.loops import fold
-from pagemesh.kernels.jit.rows import RowKernel, Values
+from pagemesh.kernels.jit.emit import F32, I1, I32, I64, LANES, VEC_I32, Emitter, fold
+from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.jit.vector_math import maximum, sum_lanes
 
 _NOWHERE: Final = 2**31 - 1

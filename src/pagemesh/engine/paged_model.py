@@ -79,15 +79,15 @@ class PagedModel:
 
         `watch` is told when the device was asked to write the layers, and `probe` looks at the last one.
         """
-        step = self.over_kv(self.places(slots), plan, watch, probe)
+        step = self.over_kv(self.slot_mapping(slots), plan, watch, probe)
         return self.decoder.forward(token_ids, positions, step, rows)
 
-    def places(self, slots: torch.Tensor) -> torch.Tensor:
-        return self._writer.places(slots, self._num_slots)
+    def slot_mapping(self, slots: torch.Tensor) -> torch.Tensor:
+        return self._writer.slot_mapping(slots, self._num_slots)
 
     def over_kv(
         self,
-        places: torch.Tensor,
+        slot_mapping: torch.Tensor,
         plan: AttentionPlan,
         watch: LayerProgress | None = None,
         probe: KvFiniteCheck | None = None,
@@ -95,7 +95,7 @@ class PagedModel:
         """What a step's layers write to and read from."""
         observers = watch, probe, self._on_layer
         return _PagedStep(
-            self._layer_kv, self._layer_attention, self._writer, places, plan, observers
+            self._layer_kv, self._layer_attention, self._writer, slot_mapping, plan, observers
         )
 
     def make_reusable_plan(self, capacity: Capacity) -> ReusablePlan:
@@ -121,14 +121,14 @@ class _PagedStep:
         layers: Sequence[torch.Tensor],
         layer_attention: Sequence[LayerAttention],
         writer: KvWriter,
-        places: torch.Tensor,
+        slot_mapping: torch.Tensor,
         plan: AttentionPlan,
         observers: tuple[LayerProgress | None, KvFiniteCheck | None, Callable[[], None] | None],
     ) -> None:
         self._layers = layers
         self._layer_attention = layer_attention
         self._writer = writer
-        self._places = places
+        self._slot_mapping = slot_mapping
         self._plan = plan
         self._watch, self._probe, self._on_layer = observers
 
@@ -136,7 +136,7 @@ class _PagedStep:
         if self._on_layer is not None:
             self._on_layer()
         layer_kv, scales = self._layers[layer], self._layer_attention[layer].kv_scales
-        self._writer.write(layer_kv, heads, self._places, scales, turn)
+        self._writer.write(layer_kv, heads, self._slot_mapping, scales, turn)
         if self._watch is not None and layer + 1 in self._watch.num_layers:
             self._watch.tell(layer + 1)
         if self._probe is not None and layer + 1 == len(self._layers):

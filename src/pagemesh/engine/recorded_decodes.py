@@ -97,7 +97,7 @@ class _Decode:
     ) -> torch.Tensor:
         """Logits [N, vocab], there until the next decode of any number of sequences."""
         token_ids, positions, slots = columns
-        entered = [*self._decoder.enter(token_ids, positions), self._model.places(slots)]
+        entered = [*self._decoder.enter(token_ids, positions), self._model.slot_mapping(slots)]
         self._plan.refill(sequences)
         if self._program is None:
             self._inputs = entered
@@ -109,8 +109,8 @@ class _Decode:
         return self._logits
 
     def _record(self, memory: ResultMemory) -> None:
-        *entered, places = self._inputs
-        step = self._model.over_kv(places, self._plan)
+        *entered, slot_mapping = self._inputs
+        step = self._model.over_kv(slot_mapping, self._plan)
         with recording(memory) as recorded:
             self._logits = self._decoder.logits(self._decoder.run_layers(entered, step, None))
         self.others = recorded.others

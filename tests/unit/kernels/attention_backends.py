@@ -18,8 +18,8 @@ from pagemesh.kernels.paged_attention import (
 )
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
+from pagemesh.kernels.paged_attention.cuda_kernels import RowTile, Tiling
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
-from pagemesh.kernels.paged_attention.tiling import RowTile, Tiling
 from tests.support.tolerances import float32_tolerance
 
 Maker = Callable[[AttentionShape], PagedAttention]

@@ -9,7 +9,7 @@ import torch
 
 from pagemesh.kernels.expert_choice import Choices, make_expert_choice
 from pagemesh.kernels.expert_choice.cuda import CudaExpertChoice
-from pagemesh.kernels.expert_choice.reference import ReferenceExpertChoice
+from pagemesh.kernels.expert_choice.interface import ReferenceExpertChoice
 from pagemesh.kernels.linear.tiles import choose_block_t, most_token_tiles
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -12,7 +12,7 @@ from pagemesh.kernels.expert_choice.cuda import CudaExpertChoice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
 from pagemesh.kernels.experts.cpu import SortedExperts
 from pagemesh.kernels.experts.cuda import CudaExperts
-from pagemesh.kernels.experts.reference import ReferenceExperts
+from pagemesh.kernels.experts.interface import ReferenceExperts
 from pagemesh.kernels.gated_activation import Gate
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from tests.support.cpu_isas import isas

@@ -9,14 +9,14 @@ import torch
 
 from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.dispatch import using
-from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
+from pagemesh.kernels.gated_activation.interface import ReferenceGatedActivation
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.kernels.launch import is_interpreted
 from pagemesh.kernels.linear import Gate, GatedLinear, Linear, make_gated_linear, make_linear
 from pagemesh.kernels.linear import cuda as cuda_linear
+from pagemesh.kernels.linear.cpu import PanelLinear
 from pagemesh.kernels.linear.cuda import CudaLinear
-from pagemesh.kernels.linear.panels import PanelLinear
-from pagemesh.kernels.linear.plain import PlainLinear
+from pagemesh.kernels.linear.interface import PlainLinear
 from pagemesh.kernels.linear.tiles import Tiles, choose_tiles, num_segments
 from tests.support.cpu_isas import PLAYABLE_ISAS, isas
 

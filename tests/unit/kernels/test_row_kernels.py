@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
+from pagemesh.kernels.gated_activation.interface import ReferenceGatedActivation
 from pagemesh.kernels.rms_norm import make_rms_norm
-from pagemesh.kernels.rms_norm.reference import ReferenceRmsNorm
+from pagemesh.kernels.rms_norm.interface import ReferenceRmsNorm
 from pagemesh.kernels.write_kv import Turn, make_kv_writer
 from pagemesh.kernels.write_kv.cpu import CpuKvWriter
 from tests.unit.kernels.turning import turned

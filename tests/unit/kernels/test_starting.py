@@ -10,7 +10,7 @@ import torch
 import triton.language as tl
 from triton.runtime.jit import JITFunction
 
-from pagemesh.kernels import starting
+from pagemesh.kernels import launch
 
 OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": False}
 
@@ -49,8 +49,8 @@ class Kernel(JITFunction):  # type: ignore[misc]
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     gpu = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda device: 77)
-    monkeypatch.setattr(starting, "driver", SimpleNamespace(active=gpu))
-    monkeypatch.setattr(starting, "_variants", {})
+    monkeypatch.setattr(launch, "driver", SimpleNamespace(active=gpu))
+    monkeypatch.setattr(launch, "_variants", {})
     return Kernel()
 
 
@@ -61,7 +61,7 @@ def arguments(**changes: object) -> dict[str, object]:
 
 
 def start(kernel: Kernel, **changes: object) -> None:
-    starting.start(kernel, (5, 2), arguments(**changes), OPTIONS)
+    launch.start(kernel, (5, 2), arguments(**changes), OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_what_is_compiled_alike_is_one_variant(kernel: Kernel, changes: dict[str
 
 def test_other_options_are_another_variant(kernel: Kernel) -> None:
     start(kernel)
-    starting.start(kernel, (1,), arguments(), OPTIONS | {"num_warps": 8})
+    launch.start(kernel, (1,), arguments(), OPTIONS | {"num_warps": 8})
     assert len(kernel.compiled) == 2
 
 
 def test_a_variant_is_started_with_its_arguments_in_the_kernels_order(kernel: Kernel) -> None:
     rows = torch.zeros(64)
     start(kernel)
-    starting.start(kernel, (9,), arguments(rows=rows, size=64), OPTIONS)
+    launch.start(kernel, (9,), arguments(rows=rows, size=64), OPTIONS)
     (compiled,) = kernel.compiled
     grid, stream = (9, 1, 1), 77
     facts = ("function", "metadata", None, None, None)

@@ -13,9 +13,8 @@ from llvmlite import ir
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import processor_isas, using_isa
 from pagemesh.kernels.jit.emit import F32, I8, I32, Emitter
-from pagemesh.kernels.jit.emulated_tiles import EmulatedTiles
 from pagemesh.kernels.jit.pair_dots import dot_pairs
-from pagemesh.kernels.jit.tile_registers import TileRegisters, tile_registers
+from pagemesh.kernels.jit.tile_registers import EmulatedTiles, TileRegisters, tile_registers
 
 Floats = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint16]

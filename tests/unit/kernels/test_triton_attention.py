@@ -10,7 +10,6 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.launch import Launch, is_interpreted, noting
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
@@ -20,11 +19,11 @@ from pagemesh.kernels.paged_attention import (
     cuda_kernels,
 )
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
+from pagemesh.kernels.paged_attention.cuda_kernels import tiling_of
 from pagemesh.kernels.paged_attention.kernel import attention_kernel
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
-from pagemesh.kernels.paged_attention.tiling import tiling_of
 from pagemesh.kernels.paged_attention.work import ITEM, MERGE
-from pagemesh.kernels.target import TARGETS, Target, playing
+from pagemesh.kernels.target import TARGETS, Target, arrival_counters, playing
 from tests.unit.kernels.attention_backends import SMALL_TILES, make_triton, tolerance_of
 from tests.unit.kernels.paged_cache import make_layer, make_shape
 

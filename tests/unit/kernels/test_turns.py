@@ -8,7 +8,7 @@ import torch
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.kv_scales import FP8, KvScales
 from pagemesh.kernels.write_kv import Turn, make_kv_writer
-from pagemesh.kernels.write_kv.reference import ReferenceKvWriter
+from pagemesh.kernels.write_kv.interface import ReferenceKvWriter
 from tests.unit.kernels.test_row_kernels import assert_close, dtypes, random
 from tests.unit.kernels.turning import turned, write_turned
 

@@ -8,7 +8,7 @@ import torch
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.kv_scales import FP8, KvScales
 from pagemesh.kernels.write_kv import make_kv_writer
-from pagemesh.kernels.write_kv.reference import ReferenceKvWriter
+from pagemesh.kernels.write_kv.interface import ReferenceKvWriter
 
 FP8_SCALES = KvScales(torch.tensor([0.5, 2.0]), torch.tensor([4.0, 0.25]))
 
@@ -22,10 +22,10 @@ def write(
 ) -> torch.Tensor:
     """The layer afterwards, on the CPU."""
     writer, there = make_kv_writer(device), layer_kv.to(device)
-    places = writer.places(slots.to(device), layer_kv.shape[1] * layer_kv.shape[2])
+    slot_mapping = writer.slot_mapping(slots.to(device), layer_kv.shape[1] * layer_kv.shape[2])
     if scales is not None:
         scales = KvScales(*(scale.to(device) for scale in scales))
-    writer.write(there, heads.to(device), places, scales)
+    writer.write(there, heads.to(device), slot_mapping, scales)
     return there.cpu()
 
 
@@ -39,7 +39,7 @@ def test_the_host_refuses_slots_that_there_are_not(slot: int) -> None:
 
 def test_rows_of_keys_and_values() -> None:
     writer = make_kv_writer(torch.device("cpu"))
-    assert writer.places(torch.tensor([0, 9, 4]), 10).tolist() == [[0, 10], [9, 19], [4, 14]]
+    assert writer.slot_mapping(torch.tensor([0, 9, 4]), 10).tolist() == [[0, 10], [9, 19], [4, 14]]
 
 
 @pytest.mark.product(sample=16)

@@ -36,7 +36,7 @@ def write_turned(
         None if turn.norm_weight is None else turn.norm_weight.to(device),
         turn.norm_eps,
     )
-    writer.write(layer_kv, there, writer.places(slots, num_tokens + 1), None, turn)
+    writer.write(layer_kv, there, writer.slot_mapping(slots, num_tokens + 1), None, turn)
     return Written(there.cpu(), layer_kv.cpu())
 
 

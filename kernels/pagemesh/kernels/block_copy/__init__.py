@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from pagemesh.kernels.block_copy.checksum import checksum_of
 from pagemesh.kernels.block_copy.cpu import CpuBlockCopier
 from pagemesh.kernels.block_copy.interface import BlockCopier, check_pairs
-from pagemesh.kernels.block_copy.reference import ReferenceBlockCopier
+from pagemesh.kernels.block_copy.reference import ReferenceBlockCopier, checksum_of
 from pagemesh.kernels.dispatch import backend_for
 
 __all__ = ["BlockCopier", "check_pairs", "checksum_of", "make_block_copier"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pagemesh.kernels.block_copy.checksum import checksum_of
 from pagemesh.kernels.block_copy.interface import check_copy, check_move, check_sum
+from pagemesh.kernels.block_copy.reference import checksum_of
 
 
 class CpuBlockCopier:

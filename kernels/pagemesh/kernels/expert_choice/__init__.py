@@ -8,8 +8,12 @@ from __future__ import annotations
 import torch
 
 from pagemesh.kernels.dispatch import backend_for
-from pagemesh.kernels.expert_choice.interface import ByExpert, Choices, ExpertChoice
-from pagemesh.kernels.expert_choice.reference import ReferenceExpertChoice
+from pagemesh.kernels.expert_choice.interface import (
+    ByExpert,
+    Choices,
+    ExpertChoice,
+    ReferenceExpertChoice,
+)
 
 __all__ = ["ByExpert", "Choices", "ExpertChoice", "make_expert_choice"]
 

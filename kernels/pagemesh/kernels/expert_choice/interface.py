@@ -1,4 +1,4 @@
-"""What choosing experts takes and gives, whoever does it."""
+"""What choosing experts takes and gives, and the plain definition."""
 
 from __future__ import annotations
 
@@ -47,3 +47,27 @@ def check_logits(logits: torch.Tensor, num_chosen: int) -> None:
     """Raise ValueError unless there are as many experts as are chosen."""
     if logits.ndim != 2 or not 0 < num_chosen <= logits.shape[1]:
         raise ValueError(f"{num_chosen} experts cannot be chosen by logits {list(logits.shape)}")
+
+
+class ReferenceExpertChoice:
+    """`ExpertChoice` by torch, on every device."""
+
+    def __init__(self, num_chosen: int, *, normalize: bool) -> None:
+        self._num_chosen = num_chosen
+        self._normalize = normalize
+
+    def __call__(self, logits: torch.Tensor) -> Choices:
+        check_logits(logits, self._num_chosen)
+        if self._normalize:
+            # What a softmax over all gives when it is normed to 1 afterwards.
+            best, experts = self._best(logits)
+            weights = torch.softmax(best, dim=-1, dtype=torch.float32)
+        else:
+            weights, experts = self._best(torch.softmax(logits, dim=-1, dtype=torch.float32))
+        return Choices(weights.to(logits.dtype), experts)
+
+    def _best(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The highest of each row, and where they are; `topk` takes any of equal ones."""
+        values, places = torch.sort(values, dim=-1, descending=True, stable=True)
+        count = self._num_chosen
+        return values[:, :count].contiguous(), places[:, :count].contiguous()

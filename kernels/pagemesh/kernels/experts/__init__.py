@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from pagemesh.kernels.dispatch import backend_for
-from pagemesh.kernels.experts.interface import Experts, Stack
-from pagemesh.kernels.experts.reference import ReferenceExperts
+from pagemesh.kernels.experts.interface import Experts, ReferenceExperts, Stack
 from pagemesh.kernels.gated_activation.interface import Gate
 
 __all__ = ["Experts", "Stack", "make_experts"]

@@ -1,8 +1,8 @@
 """Experts on a CPU, one after another.
 
 Tokens are sorted by expert, so that every expert that is used at all multiplies all its tokens at once; a
-token's outputs are then weighted and summed in the order of its own choices. What other tokens do
-changes nothing but how many rows a product has.
+token's outputs are then weighted and summed in the order of its own choices, by code of its own. What other
+tokens do changes nothing but how many rows a product has.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from llvmlite import ir
 
 from pagemesh.kernels.expert_choice.interface import Choices
-from pagemesh.kernels.experts.cpu_sum import sum_choices
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_element, map_row
+from pagemesh.kernels.jit.emit import I64, Emitter
+from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.linear import make_gated_linear, make_linear
 
 Expert = Callable[[torch.Tensor], torch.Tensor]
@@ -74,3 +78,56 @@ def _make_expert(ups: Stack, downs: Stack, gate: Gate, number: int) -> Expert:
 
 def _of_expert(stack: Stack, number: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     return stack.weight[number], None if stack.bias is None else stack.bias[number]
+
+
+def sum_choices(
+    outputs: torch.Tensor,
+    places: torch.Tensor,
+    weights: torch.Tensor,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """[T, hidden], added up in float32 and rounded once.
+
+    `outputs` [T · choices, hidden] are the experts', `places` int64 and `weights` [T, choices] say which of
+    them are a token's and how much of them; `residual` [T, hidden] is the first summand.
+    """
+    num_tokens, num_choices = places.shape
+    size = outputs.shape[1]
+    total = torch.empty(num_tokens, size, dtype=outputs.dtype)
+    tensors = [outputs.contiguous(), places.contiguous(), weights.contiguous(), total]
+    if residual is not None:
+        tensors.append(residual.contiguous())
+    kernel = _compile(size, num_choices, outputs.dtype, adds=residual is not None)
+    kernel.run(num_tokens, size * num_choices, [tensor.data_ptr() for tensor in tensors])
+    return total
+
+
+@per_isa
+def _compile(size: int, num_choices: int, torch_dtype: torch.dtype, *, adds: bool) -> RowKernel:
+    dtype = str(torch_dtype).removeprefix("torch.")
+    element = ELEMENT_TYPES[dtype]
+    arguments = {"outputs": element, "places": I64, "weights": element, "total": element}
+    if adds:
+        arguments["residual"] = element
+
+    def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
+        b = e.builder
+        begin = b.mul(row, e.int64(size))
+        sources, weights = [], []
+        for choice in range(num_choices):
+            number = b.add(b.mul(row, e.int64(num_choices)), e.int64(choice))
+            place = b.load(e.at(values["places"], number))
+            sources.append((e.at(values["outputs"], b.mul(place, e.int64(size))), dtype))
+            weights.append(e.broadcast(load_element(e, e.at(values["weights"], number), dtype)))
+        if adds:
+            sources.append((e.at(values["residual"], begin), dtype))
+
+        def add(*vectors: ir.Value) -> ir.Value:
+            total = vectors[num_choices] if adds else e.splat(0.0)
+            for weight, vector in zip(weights, vectors[:num_choices], strict=True):
+                total = e.fma(weight, vector, total)
+            return total
+
+        map_row(e, size, sources, e.at(values["total"], begin), dtype, add)
+
+    return RowKernel(arguments, emit_row)

@@ -7,7 +7,6 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.expert_choice.interface import ByExpert, Choices
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.experts.kernel import (
@@ -17,7 +16,7 @@ from pagemesh.kernels.experts.kernel import (
     sum_choices_kernel,
 )
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.launch import launch
+from pagemesh.kernels.launch import cdiv, launch, next_power_of_2
 from pagemesh.kernels.linear.cuda import DTYPES
 from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.tiles import (
@@ -27,8 +26,7 @@ from pagemesh.kernels.linear.tiles import (
     most_token_tiles,
     num_segments,
 )
-from pagemesh.kernels.target import target_of
-from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
+from pagemesh.kernels.target import arrival_counters, target_of
 
 _CHUNK: Final = 1024
 """Pairs that one program counts and sorts."""

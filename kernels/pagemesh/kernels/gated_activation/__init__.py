@@ -9,8 +9,11 @@ from __future__ import annotations
 import torch
 
 from pagemesh.kernels.dispatch import backend_for
-from pagemesh.kernels.gated_activation.interface import Gate, GatedActivation
-from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
+from pagemesh.kernels.gated_activation.interface import (
+    Gate,
+    GatedActivation,
+    ReferenceGatedActivation,
+)
 
 __all__ = ["Gate", "GatedActivation", "make_gated_activation"]
 

@@ -12,7 +12,7 @@ from pagemesh.kernels.gated_activation.interface import Gate, check_gate_up
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
 from pagemesh.kernels.jit.emit import Emitter
-from pagemesh.kernels.jit.rows import RowKernel, Values
+from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.jit.vector_math import clamp, normal_share, sigmoid
 
 

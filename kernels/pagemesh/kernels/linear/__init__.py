@@ -10,9 +10,7 @@ import torch
 
 from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.linear.interface import GatedLinear, Linear
-from pagemesh.kernels.linear.plain import PlainLinear
-from pagemesh.kernels.linear.stepwise import StepwiseGatedLinear
+from pagemesh.kernels.linear.interface import GatedLinear, Linear, PlainLinear, StepwiseGatedLinear
 
 __all__ = ["Gate", "GatedLinear", "Linear", "make_gated_linear", "make_linear"]
 

@@ -7,14 +7,12 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.launch import launch
+from pagemesh.kernels.launch import cdiv, launch
 from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.kernel import linear_kernel
 from pagemesh.kernels.linear.tiles import GROUP, choose_tiles, num_segments
-from pagemesh.kernels.target import target_of
-from pagemesh.kernels.whole_numbers import cdiv
+from pagemesh.kernels.target import arrival_counters, target_of
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""

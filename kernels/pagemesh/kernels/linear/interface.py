@@ -1,4 +1,4 @@
-"""What a linear map takes and gives, whoever computes it."""
+"""What a linear map takes and gives, and the plain definition by torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Collection
 from typing import Protocol
 
 import torch
+from torch.nn import functional
+
+from pagemesh.kernels.gated_activation import GatedActivation
 
 
 class Linear(Protocol):
@@ -74,3 +77,31 @@ def check_rows(
             f"the residual {list(residual.shape)} of {residual.dtype} on {residual.device} does not"
             f" fit outputs {[len(inputs), num_outputs]} of {inputs.dtype} on {inputs.device}"
         )
+
+
+class PlainLinear:
+    """`Linear` over an ordinary weight."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = weight
+        self._transposed = weight.t()
+        self._bias = bias
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        return functional.linear(inputs, self._weight, self._bias)
+
+    def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        if self._bias is not None:
+            residual = residual + self._bias
+        return torch.addmm(residual, inputs, self._transposed)
+
+
+class StepwiseGatedLinear:
+    """`GatedLinear` in two steps; what is in between is rounded."""
+
+    def __init__(self, linear: Linear, activate: GatedActivation) -> None:
+        self._linear = linear
+        self._activate = activate
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self._activate(self._linear(inputs))

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from pagemesh.kernels.early_start import read_ahead, wait_for_earlier
-from pagemesh.kernels.gated_activation.kernel import activate
+from pagemesh.kernels.gated_activation.cuda import activate
 
 AHEAD = tl.constexpr(4)
 """Lines of the cache that are read ahead of each row: about what a program's first loads ask for."""

@@ -22,10 +22,8 @@ from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES
-from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, Emitter
-from pagemesh.kernels.jit.loops import each_item, fold
-from pagemesh.kernels.linear.panel_epilogue import PanelEpilogue
-from pagemesh.kernels.linear.panel_sums import COLUMNS, Fmas, PairDots, Sums
+from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, Emitter, each_item, fold
+from pagemesh.kernels.linear.panel_sums import COLUMNS, Fmas, PairDots, PanelEpilogue, Sums
 
 ARGUMENTS: Final = (
     "counter",  # the next item to be taken, 0 at first

@@ -1,4 +1,4 @@
-"""How inputs are multiplied and added to sums: the part of a panel kernel that settles its bits.
+"""The sums of a panel: how inputs are multiplied and added, which settles the bits, and what happens to the sums then.
 
 `PairDots` adds the products of two inputs at once, as AVX512-BF16 does; `Fmas` adds one after the other,
 each product and sum rounded once, which every processor does alike.
@@ -6,13 +6,15 @@ each product and sum rounded once, which every processor does alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
-from pagemesh.kernels.jit.emit import F32, I16, I32, LANES, VEC_I32, Emitter
+from pagemesh.kernels.gated_activation.cpu import FUNCTIONS
+from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements, store_elements
+from pagemesh.kernels.jit.emit import F32, I16, I32, LANES, VEC, VEC_I32, Emitter
 from pagemesh.kernels.jit.pair_dots import dot_pairs, half_of_pairs
 
 COLUMNS: Final = 2 * LANES
@@ -46,8 +48,9 @@ class Sums(Protocol):
 class PairDots:
     """bfloat16 times bfloat16, in pairs."""
 
-    inputs_per_step = 2
-    weight_type = input_type = I16
+    inputs_per_step: int = 2
+    weight_type: ir.Type = I16
+    input_type: ir.Type = I16
 
     def __init__(self, e: Emitter) -> None:
         self._e = e
@@ -68,7 +71,7 @@ class PairDots:
 class Fmas:
     """float32 times what a weight's elements are as float32."""
 
-    input_type = F32
+    input_type: ir.Type = F32
 
     def __init__(self, e: Emitter, dtype: str) -> None:
         self._e = e
@@ -106,3 +109,62 @@ def load_pairs(e: Emitter, address: ir.Value) -> ir.Value:
     pairs = e.builder.load(e.builder.bitcast(address, VEC_I32.as_pointer()))
     pairs.align = 64
     return pairs
+
+
+class PanelEpilogue:
+    """Emits it for one row and panel.
+
+    With a gate, the first 16 columns of a panel are gates and the others their ups; 16 activated columns
+    come out of it, and what is between the two never reaches memory.
+    """
+
+    def __init__(
+        self, e: Emitter, gate: Gate | None, dtype: str, argument: Mapping[str, ir.Value]
+    ) -> None:
+        """`argument` has "bias", and for "output" and "residual" addresses and strides in elements."""
+        self.e, self.b = e, e.builder
+        self._gate = gate
+        self._dtype = dtype
+        self._argument = argument
+
+    def finish(self, row: ir.Value, panel: ir.Value, sums: ir.Value) -> None:
+        """Write a row's outputs from its sums, float32 [32] in memory."""
+        e, b = self.e, self.b
+        halves = []
+        for offset in (0, LANES):
+            place = b.add(b.mul(panel, e.int64(COLUMNS)), e.int64(offset))
+            bias = e.load(e.at(self._argument["bias"], place))
+            halves.append(b.fadd(e.load(e.at(sums, e.int64(offset)), 64), bias))
+        if self._gate is not None:
+            halves = [FUNCTIONS[self._gate.kind](e, self._gate, *halves)]
+        begin = b.mul(panel, e.int64(len(halves) * LANES))
+        for number, vector in enumerate(halves):
+            self._write(row, b.add(begin, e.int64(number * LANES)), vector)
+
+    def _write(self, row: ir.Value, column: ir.Value, vector: ir.Value) -> None:
+        """Add the residual, if there is one; columns beyond the last one are left out."""
+        e, b = self.e, self.b
+        left = b.trunc(b.sub(self._argument["num_columns"], column), I32)
+        lanes = ir.Constant(VEC_I32, list(range(LANES)))
+        exists = b.icmp_signed("<", lanes, e.broadcast(left, VEC_I32))
+        total = self._added(vector, row, column, exists)
+        store_elements(e, total, self._at("output", row, column), self._dtype, exists)
+
+    def _added(
+        self, vector: ir.Value, row: ir.Value, column: ir.Value, exists: ir.Value
+    ) -> ir.Value:
+        b = self.b
+        before = b.block
+        null = ir.Constant(ELEMENT_TYPES[self._dtype].as_pointer(), None)
+        with b.if_then(b.icmp_unsigned("!=", self._argument["residual"], null)):
+            address = self._at("residual", row, column)
+            added = b.fadd(vector, load_elements(self.e, address, self._dtype, exists))
+            adding = b.block
+        total = b.phi(VEC)
+        total.add_incoming(vector, before)
+        total.add_incoming(added, adding)
+        return total
+
+    def _at(self, name: str, row: ir.Value, column: ir.Value) -> ir.Value:
+        start = self.b.mul(row, self._argument[f"{name}_stride"])
+        return self.e.at(self._argument[name], self.b.add(start, column))

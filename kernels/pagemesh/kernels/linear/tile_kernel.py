@@ -18,11 +18,9 @@ from llvmlite import ir
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import per_isa
-from pagemesh.kernels.jit.emit import F32, I8, I16, I32, I64, Emitter
-from pagemesh.kernels.jit.loops import each_item
+from pagemesh.kernels.jit.emit import F32, I8, I16, I32, I64, Emitter, each_item
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
-from pagemesh.kernels.linear.panel_epilogue import PanelEpilogue
-from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
 
 BLOCK_ROWS: Final = 2 * TILE_ROWS
 MAX_CHUNK_ROWS: Final = 1024

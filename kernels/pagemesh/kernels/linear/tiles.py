@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 
 import torch
 
-from pagemesh.kernels.launch import dot_type
+from pagemesh.kernels.launch import dot_type, next_power_of_2
 from pagemesh.kernels.target import Target
-from pagemesh.kernels.whole_numbers import next_power_of_2
 
 _FEWEST_PROGRAMS: Final = 200
 """That keep a GPU's memory busy, about: with a 64 of outputs each a smaller weight is cut into segments."""

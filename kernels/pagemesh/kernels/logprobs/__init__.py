@@ -6,16 +6,21 @@ The plain definition, `score_rows`, serves the CPU; on a device that the host do
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from pagemesh.kernels.logprobs.interface import MAX_TOP, TokenScorer, TokenScores
-from pagemesh.kernels.logprobs.reference import score_rows
+from pagemesh.kernels.logprobs.interface import MAX_TOP, TokenScores, score_rows
 
-__all__ = ["MAX_TOP", "TokenScorer", "TokenScores", "make_token_scorer", "score_rows"]
+if TYPE_CHECKING:
+    from pagemesh.kernels.logprobs.cuda import TokenScorer
+
+__all__ = ["MAX_TOP", "TokenScores", "make_token_scorer", "score_rows"]
 
 
 def make_token_scorer(device: torch.device) -> TokenScorer:
     """A scorer in Triton."""
-    from pagemesh.kernels.logprobs.cuda import CudaTokenScorer
+    # Imported here because Triton takes seconds.
+    from pagemesh.kernels.logprobs.cuda import TokenScorer
 
-    return CudaTokenScorer(device)
+    return TokenScorer(device)

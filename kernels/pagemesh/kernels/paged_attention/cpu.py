@@ -28,7 +28,7 @@ from pagemesh.kernels.paged_attention.interface import (
     check_shape,
     check_tables,
 )
-from pagemesh.kernels.paged_attention.reusable import Replanned, check_capacity
+from pagemesh.kernels.paged_attention.reference import Replanned, check_capacity
 
 # Pairs of a query head and a key from which on threads share them: below, waking the others takes as
 # long as they save.

@@ -11,7 +11,7 @@ from pagemesh.kernels.jit.elements import store_elements
 from pagemesh.kernels.jit.emit import I16, I64, LANES, Emitter
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
 from pagemesh.kernels.paged_attention.cpu_pairs import TilePairs
-from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, TileSlots
 
 # Registers: sums of up to 16 rows by four times 16 columns; the rows; the columns, two in turn.
 _SUMS: Final = (0, 1, 2, 3)
@@ -48,7 +48,7 @@ class AmxTile:
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
         self._pairs.read_query(row, source)
 
-    def read(self, slots: Slots) -> None:
+    def read(self, slots: TileSlots) -> None:
         self._pairs.read(slots)
 
     def multiply_keys(self, first_row: ir.Value, num_rows: ir.Value) -> None:

@@ -7,7 +7,7 @@ from llvmlite import ir
 from pagemesh.kernels.jit.elements import load_elements
 from pagemesh.kernels.jit.emit import I1, LANES, Emitter
 from pagemesh.kernels.jit.vector_math import transposed
-from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Values
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, TileSlots, Values
 
 
 class TileFloats:
@@ -16,7 +16,7 @@ class TileFloats:
     Keys are turned, so that a vector has the same dimension of 16 keys.
     """
 
-    numbers_per_unit = 1
+    numbers_per_unit: int = 1
 
     def __init__(self, e: Emitter, shape: KernelShape, arguments: Values) -> None:
         self._e = e
@@ -31,7 +31,7 @@ class TileFloats:
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
         self._copy("query", source, self.queries, row)
 
-    def read(self, slots: Slots) -> None:
+    def read(self, slots: TileSlots) -> None:
         e, b = self._e, self._e.builder
         with e.loop(e.int64(0), e.int64(self._shape.num_keys), LANES) as first:
             with e.loop(e.int64(0), e.int64(LANES)) as lane:

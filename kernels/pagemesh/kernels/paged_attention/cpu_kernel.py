@@ -19,13 +19,11 @@ from pagemesh.kernels.jit.elements import (
     store_element,
     store_elements,
 )
-from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter
-from pagemesh.kernels.jit.loops import take_items
+from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter, take_items
 from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_lanes
 from pagemesh.kernels.paged_attention.cpu_amx_tile import AmxTile
 from pagemesh.kernels.paged_attention.cpu_floats import TileFloats
 from pagemesh.kernels.paged_attention.cpu_pairs import TilePairs
-from pagemesh.kernels.paged_attention.cpu_slots import TileSlots
 from pagemesh.kernels.paged_attention.cpu_tile import (
     ARGUMENTS,
     ITEM,
@@ -33,6 +31,7 @@ from pagemesh.kernels.paged_attention.cpu_tile import (
     KernelShape,
     Multiplies,
     Tile,
+    TileSlots,
     Values,
 )
 from pagemesh.kernels.paged_attention.cpu_vector_tile import VectorTile

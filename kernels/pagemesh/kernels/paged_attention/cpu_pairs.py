@@ -10,7 +10,7 @@ from pagemesh.kernels.jit.elements import store_elements
 from pagemesh.kernels.jit.emit import I1, I16, I32, LANES, VEC_I32, Emitter
 from pagemesh.kernels.jit.pair_dots import dot_pairs
 from pagemesh.kernels.jit.vector_math import transposed
-from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Values
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, TileSlots, Values
 
 _PAIRS: Final = ir.VectorType(I16, 2 * LANES)  # 16 of them
 
@@ -23,7 +23,7 @@ class TilePairs:
     that a vector has 16 dimensions of a pair of keys.
     """
 
-    numbers_per_unit = 2
+    numbers_per_unit: int = 2
 
     def __init__(self, e: Emitter, shape: KernelShape, arguments: Values) -> None:
         self._e = e
@@ -45,7 +45,7 @@ class TilePairs:
             pairs = self._read(self._arguments["query"], source, offset)
             e.store(pairs, e.at(self.queries, b.add(target, e.int64(offset))), 64)
 
-    def read(self, slots: Slots) -> None:
+    def read(self, slots: TileSlots) -> None:
         e, b = self._e, self._e.builder
         with e.loop(e.int64(0), e.int64(self._num_keys)) as lane:
             slots.fetch_ahead(lane)

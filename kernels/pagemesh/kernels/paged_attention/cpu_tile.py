@@ -2,17 +2,19 @@
 
 A tile holds them for one head, and the queries of an item: it reads both, multiplies queries with keys
 and adds weighted values up. There are two ways to, see `VectorTile` and `AmxTile`.
+Blocks lie anywhere, so each run of slots is looked up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.emit import LANES
+from pagemesh.kernels.jit.emit import I8, I32, I64, LANES, Emitter
 
 ARGUMENTS = (
     "counter",  # the next item to be taken, 0 at first
@@ -94,18 +96,6 @@ class KernelShape(NamedTuple):
         return -(-self.max_queries * self.num_groups // self.rows_at_once) * self.rows_at_once
 
 
-class Slots(Protocol):
-    """Where the keys and values of a tile lie."""
-
-    def begin(self, index: ir.Value) -> ir.Value:
-        """Index of the first element at the tile's index-th position."""
-        ...
-
-    def fetch_ahead(self, index: ir.Value) -> None:
-        """Have what will be read some positions after the index-th one fetched."""
-        ...
-
-
 class Tile(Protocol):
     """Keys and values of one head at `num_keys` positions, and the queries of an item."""
 
@@ -113,7 +103,7 @@ class Tile(Protocol):
         """Take a row's query, whose elements begin at index `source`."""
         ...
 
-    def read(self, slots: Slots) -> None:
+    def read(self, slots: TileSlots) -> None:
         """Take the keys and values of a tile's positions."""
         ...
 
@@ -141,3 +131,92 @@ class Tile(Protocol):
     def close(self) -> None:
         """Comes after all items."""
         ...
+
+
+class TileSlots:
+    """Of the tile that is computed, and of the one after it."""
+
+    def __init__(self, e: Emitter, shape: KernelShape, arguments: Values) -> None:
+        self._e = e
+        self._shape = shape
+        self._arguments = arguments
+        self._begins = e.scratch(2 * shape.num_keys, I64)
+        self._taken = e.scratch(1, I64)  # which half of them is that of the tile that is computed
+        with e.builder.goto_entry_block():
+            e.builder.store(e.int64(0), self._taken)
+
+    def find(self, item: Values, first_key: ir.Value) -> None:
+        """Look up the positions of the tile to be taken next.
+
+        Positions that the item's queries do not see stand for the nearest one that they see, so that
+        nothing else is ever read.
+        """
+        e = self._e
+        b = e.builder
+        begin = b.sub(b.add(item["first_position"], e.int64(1)), self._arguments["window"])
+        begin = self._greater(begin, e.int64(0))
+        last = b.sub(item["end"], e.int64(1))
+        length = math.gcd(LANES, self._shape.block_size)
+        aligned = e.int64(-length)
+        found = self._half(b.xor(b.load(self._taken), e.int64(1)))
+        with e.loop(e.int64(0), e.int64(self._shape.num_keys), length) as offset:
+            first = self._greater(b.add(first_key, offset), b.and_(begin, aligned))
+            first = self._lesser(first, b.and_(last, aligned))
+            row = self._row(item, first)
+            # From a run's first slot on, those of its other positions follow one another.
+            for index in range(length):
+                position = self._greater(b.add(first, e.int64(index)), begin)
+                distance = b.sub(self._lesser(position, last), first)
+                own_row = b.add(row, b.mul(distance, e.int64(self._shape.num_kv_heads)))
+                element = b.mul(own_row, e.int64(self._shape.head_dim))
+                b.store(element, e.at(found, b.add(offset, e.int64(index))))
+
+    def take(self) -> None:
+        """Turn to the tile that was found last."""
+        b = self._e.builder
+        b.store(b.xor(b.load(self._taken), self._e.int64(1)), self._taken)
+
+    def begin(self, index: ir.Value) -> ir.Value:
+        """Index of the first element at the tile's index-th position."""
+        b = self._e.builder
+        return b.load(self._e.at(self._half(b.load(self._taken)), index))
+
+    def fetch_ahead(self, index: ir.Value) -> None:
+        """Have what will be read some positions behind the index-th one fetched.
+
+        No processor guesses where the next block lies. Not from further away than 16 positions: a core has only so many lines on their way at once.
+        """
+        e = self._e
+        b = e.builder
+        num_keys = e.int64(self._shape.num_keys)
+        ahead = b.add(index, e.int64(LANES))
+        is_beyond = b.icmp_signed(">=", ahead, num_keys)
+        taken = b.load(self._taken)
+        half = self._half(b.select(is_beyond, b.xor(taken, e.int64(1)), taken))
+        element = b.load(e.at(half, b.select(is_beyond, b.sub(ahead, num_keys), ahead)))
+        is_read, keep, is_data = (ir.Constant(I32, value) for value in (0, 3, 1))
+        elements_per_line = 64 // (4 if self._shape.dtype == "float32" else 2)
+        for base in (self._arguments["keys"], self._arguments["values"]):
+            for offset in range(0, self._shape.head_dim, elements_per_line):
+                line = b.bitcast(e.at(base, b.add(element, e.int64(offset))), I8.as_pointer())
+                e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, keep, is_data)
+
+    def _row(self, item: Values, position: ir.Value) -> ir.Value:
+        """Which of all heads in all slots a position's is."""
+        e, shape = self._e, self._shape
+        b = e.builder
+        block_size = e.int64(shape.block_size)
+        entry = b.add(item["first_table"], b.udiv(position, block_size))
+        block = b.load(e.at(self._arguments["tables"], entry))
+        slot = b.add(b.mul(block, block_size), b.urem(position, block_size))
+        return b.add(b.mul(slot, e.int64(shape.num_kv_heads)), item["kv_head"])
+
+    def _half(self, number: ir.Value) -> ir.Value:
+        begin = self._e.builder.mul(number, self._e.int64(self._shape.num_keys))
+        return self._e.at(self._begins, begin)
+
+    def _greater(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self._e.builder.select(self._e.builder.icmp_signed(">", x, y), x, y)
+
+    def _lesser(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self._e.builder.select(self._e.builder.icmp_signed("<", x, y), x, y)

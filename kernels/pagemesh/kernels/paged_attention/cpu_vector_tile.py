@@ -8,9 +8,8 @@ from typing import Final, Protocol
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
-from pagemesh.kernels.jit.emit import LANES, Emitter
-from pagemesh.kernels.jit.loops import fold
-from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots
+from pagemesh.kernels.jit.emit import LANES, Emitter, fold
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, TileSlots
 
 _NUM_SUMS: Final = 16
 """For the scores of four rows: where these are fewer, dimensions are shared among several sums."""
@@ -32,7 +31,7 @@ class Operands(Protocol):
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
         """See `Tile`."""
 
-    def read(self, slots: Slots) -> None:
+    def read(self, slots: TileSlots) -> None:
         """See `Tile`."""
 
     def store_weights(self, place: int, weights: ir.Value) -> None:
@@ -70,7 +69,7 @@ class VectorTile:
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
         self._operands.read_query(row, source)
 
-    def read(self, slots: Slots) -> None:
+    def read(self, slots: TileSlots) -> None:
         self._operands.read(slots)
 
     def multiply_keys(self, first_row: ir.Value, num_rows: ir.Value) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 
 from pagemesh.kernels.dispatch import backend_for
-from pagemesh.kernels.rms_norm.interface import RmsNormFunction
-from pagemesh.kernels.rms_norm.reference import ReferenceRmsNorm
+from pagemesh.kernels.rms_norm.interface import ReferenceRmsNorm, RmsNormFunction
 
 __all__ = ["RmsNormFunction", "make_rms_norm"]
 

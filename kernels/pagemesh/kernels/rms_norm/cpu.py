@@ -13,7 +13,7 @@ from pagemesh.kernels.jit.elements import (
     map_row,
 )
 from pagemesh.kernels.jit.emit import F32, I32, LANES, Emitter
-from pagemesh.kernels.jit.rows import RowKernel, Values
+from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.jit.vector_math import sum_lanes
 from pagemesh.kernels.rms_norm.interface import check_rows
 

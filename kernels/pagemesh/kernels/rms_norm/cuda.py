@@ -1,13 +1,17 @@
-"""RMSNorm on CUDA devices. A row is read once and written once: its time is that of its bytes."""
+"""RMSNorm on CUDA devices: one program per row, which it holds in registers.
+
+A row is read once and written once: its time is that of its bytes.
+"""
 
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 
-from pagemesh.kernels.launch import launch
+from pagemesh.kernels.early_start import wait_for_earlier
+from pagemesh.kernels.launch import launch, next_power_of_2
 from pagemesh.kernels.rms_norm.interface import check_rows
-from pagemesh.kernels.rms_norm.kernel import rms_norm_kernel
-from pagemesh.kernels.whole_numbers import next_power_of_2
 
 
 class CudaRmsNorm:
@@ -50,3 +54,32 @@ class CudaRmsNorm:
             overlaps=True,
         )
         return output
+
+
+@triton.jit
+def rms_norm_kernel(
+    rows,
+    row_stride,
+    weight,
+    residual,
+    residual_stride,
+    output,
+    size,
+    eps,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """`output` [T, size] lies densely; `residual` is added where there is one."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < size
+    weights = tl.load(weight + columns, mask=mask, other=0.0)
+    wait_for_earlier(EARLY)
+    values = tl.load(rows + row * row_stride + columns, mask=mask, other=0.0).to(tl.float32)
+    mean = tl.sum(values * values, axis=0) / size
+    scale = tl.rsqrt(mean + eps)
+    normed = values * scale * weights
+    if residual is not None:
+        place = residual + row * residual_stride + columns
+        normed += tl.load(place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(output + row * size + columns, normed.to(output.dtype.element_ty), mask=mask)

@@ -1,4 +1,4 @@
-"""What RMSNorm takes and gives, whoever computes it."""
+"""What RMSNorm takes and gives, and the plain definition."""
 
 from __future__ import annotations
 
@@ -26,3 +26,23 @@ def check_rows(rows: torch.Tensor, weight: torch.Tensor) -> None:
             f"rows {list(rows.shape)} on {rows.device} do not fit"
             f" the weight {list(weight.shape)} on {weight.device}"
         )
+
+
+class ReferenceRmsNorm:
+    """`RmsNormFunction` by torch, on every device."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self._weight = weight
+        self._eps = eps
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._norm(rows).to(rows.dtype)
+
+    def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return (residual.float() + self._norm(rows)).to(rows.dtype)
+
+    def _norm(self, rows: torch.Tensor) -> torch.Tensor:
+        check_rows(rows, self._weight)
+        wide = rows.float()
+        mean = wide.square().mean(dim=-1, keepdim=True)
+        return wide * torch.rsqrt(mean + self._eps) * self._weight

@@ -11,12 +11,11 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.launch import launch
+from pagemesh.kernels.launch import cdiv, launch, next_power_of_2
 from pagemesh.kernels.sampling.draw_kernel import draw_kernel
 from pagemesh.kernels.sampling.interface import SamplingPlan, check_plan
 from pagemesh.kernels.sampling.kernel import best_kernel, edit_kernel, weigh_kernel
-from pagemesh.kernels.scratch import Scratch
-from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
+from pagemesh.kernels.target import Scratch
 
 _CHUNK: Final = 2048
 _GROUP: Final = 64

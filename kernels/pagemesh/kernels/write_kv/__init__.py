@@ -10,8 +10,7 @@ import torch
 
 from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.write_kv.cpu import CpuKvWriter
-from pagemesh.kernels.write_kv.interface import KvWriter, Turn
-from pagemesh.kernels.write_kv.reference import ReferenceKvWriter
+from pagemesh.kernels.write_kv.interface import KvWriter, ReferenceKvWriter, Turn
 
 __all__ = ["KvWriter", "Turn", "make_kv_writer"]
 

@@ -17,7 +17,7 @@ from pagemesh.kernels.jit.elements import (
     store_elements,
 )
 from pagemesh.kernels.jit.emit import F32, I64, LANES, VEC, Emitter
-from pagemesh.kernels.jit.rows import RowKernel, Values
+from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.rms_norm.cpu import inverse_root_mean_square
 from pagemesh.kernels.write_kv.interface import Turn, check_write
@@ -26,7 +26,7 @@ from pagemesh.kernels.write_kv.interface import Turn, check_write
 class CpuKvWriter:
     """`KvWriter` of CPU tensors. Keys and values in FP8 are for GPUs."""
 
-    def places(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
+    def slot_mapping(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
         """See `KvWriter`: the rows of key and value, int64 [T, 2]."""
         # Of all memory there is, the kernel would write where it is told to.
         if len(slots):
@@ -39,13 +39,13 @@ class CpuKvWriter:
         self,
         layer_kv: torch.Tensor,
         heads: torch.Tensor,
-        places: torch.Tensor,
+        slot_mapping: torch.Tensor,
         scales: KvScales | None = None,
         turn: Turn | None = None,
     ) -> None:
         if scales is not None:
             raise ValueError(f"keys and values in {layer_kv.dtype} are for CUDA devices")
-        check_write(layer_kv, heads, places, scales, turn)
+        check_write(layer_kv, heads, slot_mapping, scales, turn)
         num_kv_heads, head_dim = layer_kv.shape[3:]
         num_heads = heads.shape[1] - 2 * num_kv_heads
         factors = weight = 0
@@ -61,7 +61,7 @@ class CpuKvWriter:
             len(heads),
             heads.shape[1] * head_dim,
             (
-                *(heads.data_ptr(), heads.stride(0), memory.data_ptr(), places.data_ptr()),
+                *(heads.data_ptr(), heads.stride(0), memory.data_ptr(), slot_mapping.data_ptr()),
                 *(factors, weight),
             ),
         )
@@ -83,7 +83,7 @@ class _Shape(NamedTuple):
 @per_isa
 def _compile(shape: _Shape) -> RowKernel:
     element, head_dim = ELEMENT_TYPES[shape.dtype], shape.head_dim
-    arguments = {"heads": element, "stride": None, "layer_kv": element, "places": I64}
+    arguments = {"heads": element, "stride": None, "layer_kv": element, "slot_mapping": I64}
     arguments |= {"factors": F32, "weight": F32}
     size = shape.num_kv_heads * head_dim
 
@@ -98,7 +98,9 @@ def _compile(shape: _Shape) -> RowKernel:
                 _turn(e, shape, e.at(heads, offset), factors, e.at(values["weight"], offset))
         source = e.at(heads, e.int64(shape.num_heads * head_dim))
         for index in range(2):
-            place = b.load(e.at(values["places"], b.add(b.mul(token, e.int64(2)), e.int64(index))))
+            place = b.load(
+                e.at(values["slot_mapping"], b.add(b.mul(token, e.int64(2)), e.int64(index)))
+            )
             target = e.at(values["layer_kv"], b.mul(place, e.int64(size)))
             copy_elements(e, e.at(source, e.int64(index * size)), target, size)
 

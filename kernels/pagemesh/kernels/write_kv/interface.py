@@ -1,4 +1,4 @@
-"""What storing keys and values takes, whoever does it."""
+"""What storing keys and values takes, and the plain definition: torch turns, and there is one assignment per token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pagemesh.kernels.kv_scales import KvScales, check_scales
+from pagemesh.kernels.kv_scales import FP8, MAX_FP8, KvScales, check_scales
 
 
 class Turn(NamedTuple):
@@ -25,7 +25,7 @@ class Turn(NamedTuple):
 class KvWriter(Protocol):
     """Stores the keys and values of a step's tokens in their block slots."""
 
-    def places(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
+    def slot_mapping(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
         """What `write` is told of slots, int64 [T], in layers of `num_slots`; once per step.
 
         A slot is block id * block_size + offset in the block. No two tokens may share one.
@@ -36,7 +36,7 @@ class KvWriter(Protocol):
         self,
         layer_kv: torch.Tensor,
         heads: torch.Tensor,
-        places: torch.Tensor,
+        slot_mapping: torch.Tensor,
         scales: KvScales | None = None,
         turn: Turn | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class KvWriter(Protocol):
 def check_write(
     layer_kv: torch.Tensor,
     heads: torch.Tensor,
-    places: torch.Tensor,
+    slot_mapping: torch.Tensor,
     scales: KvScales | None,
     turn: Turn | None,
 ) -> None:
@@ -79,8 +79,8 @@ def check_write(
             f"heads {list(heads.shape)} have strides {list(heads.stride())},"
             " but each token's must lie densely"
         )
-    if places.shape[0] != heads.shape[0]:
-        raise ValueError(f"{len(places)} slots do not fit heads of {len(heads)} tokens")
+    if slot_mapping.shape[0] != heads.shape[0]:
+        raise ValueError(f"{len(slot_mapping)} slots do not fit heads of {len(heads)} tokens")
     num_kv_heads = layer_kv.shape[3]
     check_scales(scales, layer_kv.dtype, num_kv_heads)
     if turn is not None:
@@ -109,3 +109,41 @@ def _check_turn(heads: torch.Tensor, turn: Turn, num_turned: int) -> None:
             f"{num_turned} heads of {head_dim} do not fit"
             f" the norm's weight {list(weight.shape)} of {weight.dtype}"
         )
+
+
+class ReferenceKvWriter:
+    """`KvWriter` to compare others with."""
+
+    def slot_mapping(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
+        return slots
+
+    def write(
+        self,
+        layer_kv: torch.Tensor,
+        heads: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        scales: KvScales | None = None,
+        turn: Turn | None = None,
+    ) -> None:
+        """See `KvWriter`; leaves out the slots that there are not."""
+        check_write(layer_kv, heads, slot_mapping, scales, turn)
+        _, num_blocks, block_size, *kv_heads = layer_kv.shape
+        num_kv_heads = kv_heads[0]
+        if turn is not None:
+            _turn(heads[:, :-num_kv_heads], turn)
+        keys_values = heads[:, -2 * num_kv_heads :].view(-1, 2, *kv_heads)
+        if scales is not None:
+            quotients = keys_values.float() / torch.stack(scales)[None, :, :, None]
+            keys_values = quotients.clamp(-MAX_FP8, MAX_FP8).to(FP8)
+        for token, slot in enumerate(slot_mapping.tolist()):
+            if 0 <= slot < num_blocks * block_size:
+                layer_kv[:, slot // block_size, slot % block_size] = keys_values[token]
+
+
+def _turn(heads: torch.Tensor, turn: Turn) -> None:
+    wide = heads.float()
+    if turn.norm_weight is not None:
+        mean = wide.square().mean(dim=-1, keepdim=True)
+        wide = wide * torch.rsqrt(mean + turn.norm_eps) * turn.norm_weight
+    pairs = torch.view_as_complex(wide.reshape(*wide.shape[:2], -1, 2).contiguous())
+    heads.copy_(torch.view_as_real(pairs * turn.factors.unsqueeze(1)).flatten(2))

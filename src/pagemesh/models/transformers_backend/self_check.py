@@ -152,13 +152,15 @@ class _TinyCache:
             for position in range(begin, end)
         ]
         num_slots = sum(map(len, _BLOCKS)) * _BLOCK_SIZE
-        self._places = self._writer.places(torch.tensor(slots, device=self.device), num_slots)
+        self._slot_mapping = self._writer.slot_mapping(
+            torch.tensor(slots, device=self.device), num_slots
+        )
         self._plan = self._attention.plan(
             [PagedSequence(end - begin, end, _BLOCKS[index]) for index, (begin, end) in spans]
         )
 
     def write(self, layer: int, heads: torch.Tensor, turn: Turn | None) -> None:
-        self._writer.write(self._layers[layer], heads, self._places, turn=turn)
+        self._writer.write(self._layers[layer], heads, self._slot_mapping, turn=turn)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._features[layer])

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from pagemesh.config import ModelConfig
 from pagemesh.kernels.dispatch import using
-from pagemesh.kernels.linear.plain import PlainLinear
+from pagemesh.kernels.linear.interface import PlainLinear
 from pagemesh.kernels.target import Target, playing
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend import model as causal_model
