@@ -112,8 +112,8 @@ def load_on_gpu(
     with gpu.alone():
         # Straight into the GPU's memory: a host may have less than the model takes.
         with clock.phase("read"), failing_at_start("the model's weights"):
-            place = ModelTarget(DeviceWeightWriter(gpu.accelerator), cache.kv_cache_dtype)
-            loaded = load_model(model, place)
+            target = ModelTarget(DeviceWeightWriter(gpu.accelerator), cache.kv_cache_dtype)
+            loaded = load_model(model, target)
         layout = layout_of(loaded, cache)
         limits = fitting(scheduler, loaded)
         builder = GpuBuilder(loaded, layout, (cache, limits, hardware), gpu, clock)
