@@ -12,6 +12,7 @@ import torch
 from pagemesh.engine.accelerator import Accelerator, Graph
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.runner import CudaRunner
+from pagemesh.kernels.linear import Dense, Weight
 from pagemesh.models.assembly import assemble, make_layer_attention
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import ModelShape
@@ -96,6 +97,10 @@ class RandomParameters:
     def get(self, name: str) -> torch.Tensor | None:
         """The same for a parameter that not every model has."""
         return self.read(name) if name in self._shapes else None
+
+    def weight(self, name: str) -> Weight:
+        """One that rows are multiplied with."""
+        return Dense(self.read(name))
 
 
 @dataclass

@@ -21,7 +21,7 @@ from gpu.limits import Limits, measure_limits
 from gpu.probe import Probe
 from gpu.product_tiles import Change, changes_for
 from pagemesh.kernels.gated_activation import Gate
-from pagemesh.kernels.linear import make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, make_gated_linear, make_linear
 from pagemesh.kernels.linear.tiles import MOST_SPLIT_TILES, Tiles, num_segments
 
 CALLS: Final = 20
@@ -113,9 +113,9 @@ def _make(probe: Probe, weight: Weight) -> Maps:
     ours: list[Compute] = []
     for tensor in tensors:
         if weight.is_gated:
-            ours.append(make_gated_linear(tensor, None, Gate("silu")))
+            ours.append(make_gated_linear(Dense(tensor), None, Gate("silu")))
         else:
-            ours.append(make_linear(tensor))
+            ours.append(make_linear(Dense(tensor)))
     return Maps(weight, ours, tensors)
 
 

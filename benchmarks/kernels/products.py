@@ -11,7 +11,7 @@ import torch
 from contest import Contest, Run
 from onednn_products import PackedLinear, can_pack
 
-from pagemesh.kernels.linear import Gate, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
 from pagemesh.kernels.linear.interface import PlainLinear
 
 ITEM = 2
@@ -45,7 +45,7 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
                 f"{name}, {num_rows} rows",
                 copies * (num_out * num_in + num_rows * (num_in + num_out)) * ITEM,
                 copies * 2.0 * num_out * num_in * num_rows,
-                {"ours": _all([make_linear(one) for one in weights], inputs)}
+                {"ours": _all([make_linear(Dense(one)) for one in weights], inputs)}
                 | _theirs(weights, inputs),
                 aim=0.85 if on_gpu and num_rows == 1 else None,
             )
@@ -58,7 +58,7 @@ def _gated(device: torch.device, *, quick: bool) -> Iterator[Contest]:
         "Llama 3 8B gates and ups" if device.type == "cuda" else "160M gates and ups"
     ]
     weight = torch.randn(num_out, num_in, device=device).bfloat16()
-    ours, plain = make_gated_linear(weight, None, Gate("silu")), PlainLinear(weight, None)
+    ours, plain = make_gated_linear(Dense(weight), None, Gate("silu")), PlainLinear(weight, None)
     for num_rows in (1, 64) if quick else (1, 16, 64, 512):
         inputs = torch.randn(num_rows, num_in, device=device).bfloat16()
 

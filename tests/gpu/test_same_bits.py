@@ -11,7 +11,7 @@ from pagemesh.kernels.expert_choice import Choices, make_expert_choice
 from pagemesh.kernels.expert_choice.interface import ReferenceExpertChoice
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.linear import make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, make_gated_linear, make_linear
 from pagemesh.kernels.rms_norm import make_rms_norm
 from pagemesh.kernels.write_kv import Turn
 from tests.unit.kernels.turning import turned
@@ -67,7 +67,7 @@ def one_seed() -> Iterator[None]:
 def test_products(shape: tuple[int, int], dtype: torch.dtype) -> None:
     num_inputs = shape[1]
     weight = random(*shape, dtype=dtype)
-    linear = make_linear(weight)
+    linear = make_linear(Dense(weight))
     rows = random(MOST_TOKENS, num_inputs, dtype=dtype)
     check(linear, rows)
     expected = rows[:40].double() @ weight.double().t()
@@ -79,7 +79,7 @@ def test_products(shape: tuple[int, int], dtype: torch.dtype) -> None:
 def test_gated_products(shape: tuple[int, int]) -> None:
     num_outputs, num_inputs = shape
     check(
-        make_gated_linear(random(2 * num_outputs, num_inputs) / 64, None, Gate("silu")),
+        make_gated_linear(Dense(random(2 * num_outputs, num_inputs) / 64), None, Gate("silu")),
         random(MOST_TOKENS, num_inputs),
     )
 
@@ -88,8 +88,8 @@ def test_gated_products(shape: tuple[int, int]) -> None:
 def test_mixtures(shape: tuple[int, int, int, int]) -> None:
     num_experts, num_choices, hidden_size, size = shape
     experts = make_experts(
-        Stack(random(num_experts, 2 * size, hidden_size) / 32, None),
-        Stack(random(num_experts, hidden_size, size) / 32, None),
+        Stack(Dense(random(num_experts, 2 * size, hidden_size) / 32), None),
+        Stack(Dense(random(num_experts, hidden_size, size) / 32), None),
         Gate("silu"),
     )
     hidden = random(MOST_TOKENS, hidden_size)
@@ -139,7 +139,7 @@ def test_norms_activations_and_turns() -> None:
 
 def test_streams_may_multiply_with_one_weight_at_the_same_time() -> None:
     """Its inputs are cut, and the last of the programs to arrive adds up."""
-    linear, rows = make_linear(random(4096, 4096)), random(3, 4096)
+    linear, rows = make_linear(Dense(random(4096, 4096))), random(3, 4096)
     expected = linear(rows)
     streams = [torch.cuda.Stream(CUDA) for _ in range(2)]  # type: ignore[no-untyped-call]
     products = []
@@ -153,10 +153,10 @@ def test_streams_may_multiply_with_one_weight_at_the_same_time() -> None:
 
 
 def test_a_graph_of_segments_and_experts_can_be_replayed() -> None:
-    linear = make_linear(random(4096, 4096))
+    linear = make_linear(Dense(random(4096, 4096)))
     experts = make_experts(
-        Stack(random(8, 2048, 4096) / 64, None),
-        Stack(random(8, 4096, 1024) / 64, None),
+        Stack(Dense(random(8, 2048, 4096) / 64), None),
+        Stack(Dense(random(8, 4096, 1024) / 64), None),
         Gate("silu"),
     )
     hidden, weights = random(3, 4096) / 64, random(3, 2)

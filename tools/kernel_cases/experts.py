@@ -10,6 +10,7 @@ import torch
 from pagemesh.kernels.expert_choice import Choices
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate
+from pagemesh.kernels.linear import Dense
 from tools.kernel_cases.case import Case, meta
 
 
@@ -23,11 +24,11 @@ def cases() -> Iterator[Case]:
     ):
         experts = make_experts(
             Stack(
-                meta(num_experts, 2 * size, hidden_size),
+                Dense(meta(num_experts, 2 * size, hidden_size)),
                 meta(num_experts, 2 * size) if has_bias else None,
             ),
             Stack(
-                meta(num_experts, hidden_size, size),
+                Dense(meta(num_experts, hidden_size, size)),
                 meta(num_experts, hidden_size) if has_bias else None,
             ),
             gate,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.kernels.linear import Dense, Linear, make_linear
 from pagemesh.kernels.packed_weights import place_packed
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.decoder import (
@@ -39,8 +39,8 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
     ]
     head: Head = NoHead()
     if spec.has_head:
-        output = parameters.get("lm_head")
-        head = make_head(embed if output is None else output, spec.logit_soft_cap)
+        output = Dense(embed) if spec.tie_word_embeddings else parameters.weight("lm_head")
+        head = make_head(output, spec.logit_soft_cap)
     return Decoder(
         embedding=_make_embedding(spec, model, embed),
         rotations=[
@@ -94,13 +94,14 @@ def _make_layer(
 
 
 def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, scope: ParameterScope) -> Linear:
-    weight, bias = scope.read("qkv.weight"), scope.get("qkv.bias")
+    weight, bias = scope.weight("qkv.weight"), scope.get("qkv.bias")
     if rope is not None:
         num_heads = attention.num_heads + attention.num_kv_heads
-        for parameter in (weight, bias):
-            if parameter is not None:
-                turned = parameter[: num_heads * attention.head_dim]
-                turned.copy_(pair_rows(turned, num_heads, rope.rotary_dim))
+        order = torch.arange(weight.shape[0], device=weight.device)
+        turned = order[: num_heads * attention.head_dim]
+        turned.copy_(pair_rows(turned, num_heads, rope.rotary_dim))
+        weight = weight.take_rows(order)
+        bias = None if bias is None else bias.index_select(0, order)
     return make_linear(weight, bias)
 
 

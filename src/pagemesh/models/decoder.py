@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from pagemesh.errors import InternalError
-from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.kernels.linear import Linear, Weight, make_linear
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.feed_forward import FeedForward, make_feed_forward
 from pagemesh.models.interface import ForwardContext
@@ -122,7 +122,7 @@ def make_embedding(table: torch.Tensor, scale: float) -> TokenEmbedding:
     return Embedding(table) if scale == 1.0 else ScaledEmbedding(table, scale)
 
 
-def make_head(weight: torch.Tensor, soft_cap: float | None) -> Head:
+def make_head(weight: Weight, soft_cap: float | None) -> Head:
     """The one that fits; `weight` is [vocab, hidden]."""
     projection = make_linear(weight)
     return LinearHead(projection) if soft_cap is None else CappedHead(projection, soft_cap)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pagemesh.kernels.expert_choice import ExpertChoice, make_expert_choice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
-from pagemesh.kernels.linear import Gate, Linear, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Gate, Linear, Weight, make_gated_linear, make_linear
 from pagemesh.models.parameters import ParameterScope
 from pagemesh.models.spec import MlpSpec, MoeSpec
 
@@ -21,7 +21,7 @@ Expansion = Callable[[torch.Tensor], torch.Tensor]
 """[T, hidden] → [T, intermediate]."""
 
 
-def make_expansion(mlp: MlpSpec, weight: torch.Tensor, bias: torch.Tensor | None) -> Expansion:
+def make_expansion(mlp: MlpSpec, weight: Weight, bias: torch.Tensor | None) -> Expansion:
     """Projection and activation; the weight is [2 · intermediate, hidden] when there are gates."""
     if mlp.activation == "gelu":
         linear = make_linear(weight, bias)
@@ -49,13 +49,13 @@ def make_feed_forward(mlp: MlpSpec | MoeSpec, scope: ParameterScope) -> FeedForw
 
 
 def _make_mlp(mlp: MlpSpec, scope: ParameterScope, prefix: str) -> Mlp:
-    weight, bias = scope.read(f"{prefix}up.weight"), scope.get(f"{prefix}up.bias")
+    weight, bias = scope.weight(f"{prefix}up.weight"), scope.get(f"{prefix}up.bias")
     return Mlp(make_expansion(mlp, weight, bias), scope.linear(f"{prefix}down"))
 
 
 def _make_experts(moe: MoeSpec, scope: ParameterScope) -> Experts:
     ups, downs = (
-        Stack(scope.read(f"{name}.weight"), scope.get(f"{name}.bias"))
+        Stack(scope.weight(f"{name}.weight"), scope.get(f"{name}.bias"))
         for name in ("experts.up", "experts.down")
     )
     return make_experts(ups, downs, gate_of(moe.expert))

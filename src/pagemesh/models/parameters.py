@@ -14,7 +14,7 @@ import torch
 from pagemesh.config import KvCacheDtype
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.arithmetic import arithmetic_of
-from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.kernels.linear import Dense, Linear, Weight, make_linear
 from pagemesh.models.architectures.architecture import Convert, Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import choose_kv_dtype
@@ -86,6 +86,10 @@ class Parameters(Protocol):
         """The same for a parameter that not every model has."""
         ...
 
+    def weight(self, name: str) -> Weight:
+        """A parameter that rows are multiplied with, as the checkpoint has it."""
+        ...
+
 
 class ParameterScope:
     """Parameters whose names begin alike."""
@@ -104,9 +108,12 @@ class ParameterScope:
     def get(self, name: str) -> torch.Tensor | None:
         return self._parameters.get(self._prefix + name)
 
+    def weight(self, name: str) -> Weight:
+        return self._parameters.weight(self._prefix + name)
+
     def linear(self, name: str) -> Linear:
         """A projection, with its bias if it has one."""
-        return make_linear(self.read(f"{name}.weight"), self.get(f"{name}.bias"))
+        return make_linear(self.weight(f"{name}.weight"), self.get(f"{name}.bias"))
 
     def norm(self, spec: NormSpec, name: str, dtype: torch.dtype) -> Norm:
         """One of the model's norms; `dtype` is the type of what it norms."""
@@ -184,6 +191,9 @@ class CheckpointParameters:
     def get(self, name: str) -> torch.Tensor | None:
         """The same for a parameter that not every model has."""
         return self.read(name) if name in self._sources else None
+
+    def weight(self, name: str) -> Weight:
+        return Dense(self.read(name))
 
     def _not_finite(self, name: str, tensor: torch.Tensor) -> ConfigError:
         what = f"{self._checkpoint.entries[name].path} has the tensor {name} with values that"

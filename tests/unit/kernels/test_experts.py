@@ -15,6 +15,7 @@ from pagemesh.kernels.experts.cuda import CudaExperts
 from pagemesh.kernels.experts.interface import ReferenceExperts
 from pagemesh.kernels.gated_activation import Gate
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
+from pagemesh.kernels.linear import Dense
 from tests.support.cpu_isas import isas
 
 GATES = {"silu": Gate("silu"), "clamped_swiglu": Gate("clamped_swiglu", limit=1.5, alpha=1.7)}
@@ -25,11 +26,13 @@ HIDDEN, INNER, NUM_EXPERTS = 72, 40, 5
 
 def random_stack(dtype: torch.dtype, num_outputs: int, num_inputs: int) -> Stack:
     weight = torch.randn(NUM_EXPERTS, num_outputs, num_inputs) / math.sqrt(num_inputs)
-    return Stack(weight.to(dtype), torch.randn(NUM_EXPERTS, num_outputs).to(dtype))
+    return Stack(Dense(weight.to(dtype)), torch.randn(NUM_EXPERTS, num_outputs).to(dtype))
 
 
 def on(device: torch.device, stack: Stack) -> Stack:
-    return Stack(stack.weight.to(device), None if stack.bias is None else stack.bias.to(device))
+    return Stack(
+        Dense(stack.weight.tensor.to(device)), None if stack.bias is None else stack.bias.to(device)
+    )
 
 
 def random_choices(num_tokens: int, num_choices: int) -> torch.Tensor:
@@ -72,8 +75,8 @@ def exact_experts(device: torch.device, num_inputs: int, dtype: torch.dtype) -> 
     up_bias = torch.cat([torch.full((NUM_EXPERTS, 4), 32.0), torch.zeros(NUM_EXPERTS, 4)], dim=1)
     down = halves[:, 4:, :].transpose(1, 2).contiguous()
     return make_experts(
-        on(device, Stack(up_weight.to(dtype), up_bias.to(dtype))),
-        on(device, Stack(down.to(dtype), None)),
+        on(device, Stack(Dense(up_weight.to(dtype)), up_bias.to(dtype))),
+        on(device, Stack(Dense(down.to(dtype)), None)),
         Gate("silu"),
     )
 
@@ -105,7 +108,7 @@ def test_sums_that_are_rounded_do_not_depend_on_other_tokens_either(
     ups, downs = torch.randn(NUM_EXPERTS, 40, 90), torch.randn(NUM_EXPERTS, 90, 20)
     with using_isa(isa):
         experts = make_experts(
-            Stack(ups.to(dtype), None), Stack(downs.to(dtype), None), Gate("silu")
+            Stack(Dense(ups.to(dtype)), None), Stack(Dense(downs.to(dtype)), None), Gate("silu")
         )
         hidden, weights = torch.randn(200, 90).to(dtype), torch.rand(200, 3).to(dtype)
         residual, chosen = torch.randn(200, 90).to(dtype), random_choices(200, 3)
@@ -134,7 +137,9 @@ def test_many_pairs_are_sorted_by_several_programs(device: torch.device) -> None
     up = torch.tensor([[0.0], [1.0]]).expand(NUM_EXPERTS, 2, 1).contiguous()
     bias = torch.tensor([[1.0, 0.0]]).expand(NUM_EXPERTS, 2).contiguous()
     gate = Gate("clamped_swiglu", limit=64.0, alpha=200.0)
-    experts = make_experts(on(device, Stack(up, bias)), on(device, Stack(factors, None)), gate)
+    experts = make_experts(
+        on(device, Stack(Dense(up), bias)), on(device, Stack(Dense(factors), None)), gate
+    )
     hidden = torch.randint(0, 8, (800, 1)).float()
     chosen = random_choices(800, 4)
     weights = torch.tensor([[1.0, 0.25, 4.0, 0.5]]).repeat(800, 1)
@@ -158,7 +163,7 @@ def test_choices_that_are_sorted_already_give_the_same() -> None:
 
 
 def test_no_tokens_give_no_outputs() -> None:
-    stacks = Stack(torch.ones(5, 8, 6), None), Stack(torch.ones(5, 6, 4), None)
+    stacks = Stack(Dense(torch.ones(5, 8, 6)), None), Stack(Dense(torch.ones(5, 6, 4)), None)
     experts = CudaExperts(*stacks, Gate("silu"))
     nothing = torch.ones(0, 2)
     assert experts(torch.ones(0, 6), Choices(nothing, nothing.long())).shape == (0, 6)
@@ -166,8 +171,8 @@ def test_no_tokens_give_no_outputs() -> None:
 
 def test_what_does_not_fit_is_refused(device: torch.device) -> None:
     ups, downs = (
-        Stack(torch.ones(5, 8, 6, device=device), None),
-        Stack(torch.ones(5, 6, 4, device=device), None),
+        Stack(Dense(torch.ones(5, 8, 6, device=device)), None),
+        Stack(Dense(torch.ones(5, 6, 4, device=device)), None),
     )
     experts = make_experts(ups, downs, Gate("silu"))
     hidden, weights = torch.ones(3, 6, device=device), torch.ones(3, 2, device=device)
@@ -179,7 +184,7 @@ def test_what_does_not_fit_is_refused(device: torch.device) -> None:
     with pytest.raises(ValueError, match=r"the residual \[2, 6\] .* hidden states \[3, 6\]"):
         experts.add_to(hidden[:2], hidden, Choices(weights, chosen))
     with pytest.raises(ValueError, match=r"not \[5, 8, 6\] of .* and \[5, 6, 3\]"):
-        make_experts(ups, Stack(downs.weight[:, :, :3], None), Gate("silu"))
+        make_experts(ups, Stack(Dense(downs.weight.tensor[:, :, :3]), None), Gate("silu"))
     with pytest.raises(
         ValueError, match=r"biases \[5, 5\] do not fit experts' weights \[5, 6, 4\]"
     ):

@@ -12,7 +12,7 @@ from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.gated_activation.interface import ReferenceGatedActivation
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.kernels.launch import is_interpreted
-from pagemesh.kernels.linear import Gate, GatedLinear, Linear, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, Gate, GatedLinear, Linear, make_gated_linear, make_linear
 from pagemesh.kernels.linear import cuda as cuda_linear
 from pagemesh.kernels.linear.cpu import PanelLinear
 from pagemesh.kernels.linear.cuda import CudaLinear
@@ -154,7 +154,7 @@ def test_segments_are_added_in_one_order_whoever_computes_them(
 
 def make_gated_on(device: torch.device, weight: torch.Tensor, gate: Gate) -> GatedLinear:
     with using("cuda"):
-        return make_gated_linear(weight.to(device), None, gate)
+        return make_gated_linear(Dense(weight.to(device)), None, gate)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_row_is_the_same_bits_in_any_company(
 ) -> None:
     weight = make_weight(dtype, 700, num_inputs)
     with using_isa(isa):
-        linear = make_linear(weight)
+        linear = make_linear(Dense(weight))
     rows = torch.randn(200, num_inputs).to(dtype)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -249,7 +249,7 @@ def test_tiles_give_each_row_and_column_once(
     weight = exact(num_outputs, num_inputs, dtype=torch.bfloat16, num_zeros=num_inputs - 64)
     rows = exact(num_rows, num_inputs, dtype=torch.bfloat16)
     with using_isa(CpuIsa.AMX):
-        linear = make_linear(weight)
+        linear = make_linear(Dense(weight))
     threads_before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
@@ -268,7 +268,7 @@ def test_processors_of_one_arithmetic_give_the_same_bits(dtype: torch.dtype, num
     for isa in PLAYABLE_ISAS:
         with using_isa(isa):
             name = arithmetic_of(weight.device, dtype)
-            output = make_linear(weight)(inputs)
+            output = make_linear(Dense(weight))(inputs)
         assert torch.equal(output, outputs.setdefault(name, output)), (isa, name)
 
 
@@ -283,7 +283,7 @@ def test_gates_are_applied_to_the_products(
 ) -> None:
     weight = exact(2 * num_outputs, 120, dtype=dtype)
     bias = torch.randn(2 * num_outputs).to(dtype)
-    linear = make_gated_linear(weight.to(device), bias.to(device), gate)
+    linear = make_gated_linear(Dense(weight.to(device)), bias.to(device), gate)
     inputs = exact(29, 120, dtype=dtype)
     products = inputs.float() @ weight.float().t() + bias.float()
     expected = ReferenceGatedActivation(gate)(products)
@@ -297,7 +297,7 @@ def test_gates_are_applied_to_the_products(
 
 def test_types_without_a_kernel_are_multiplied_all_the_same() -> None:
     weight = torch.randn(4, 6, dtype=torch.float64)
-    linear = make_linear(weight)
+    linear = make_linear(Dense(weight))
     assert isinstance(linear, PlainLinear)
     inputs = torch.randn(3, 6, dtype=torch.float64)
     torch.testing.assert_close(linear(inputs), inputs @ weight.t())

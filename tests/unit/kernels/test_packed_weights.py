@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pagemesh.engine.shared_weights import SharedWeights, weight_memory
-from pagemesh.kernels.linear import Gate, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
 from pagemesh.kernels.packed_weights import packing_into, place_packed
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -31,13 +31,13 @@ def test_products_with_a_shared_weight_have_the_same_bits(memory: int, dtype: to
     weight, bias = random_weight(dtype), torch.randn(OUT).to(dtype)
     rows = torch.randn(5, IN).to(dtype)
     gate = Gate("silu")
-    plain, gated = make_linear(weight, bias), make_gated_linear(weight, None, gate)
+    plain, gated = make_linear(Dense(weight), bias), make_gated_linear(Dense(weight), None, gate)
     for is_first in (True, False):
         weights = SharedWeights(memory)
         with packing_into(weights.share):
             shared, shared_gated = (
-                make_linear(weight, bias),
-                make_gated_linear(weight, None, gate),
+                make_linear(Dense(weight), bias),
+                make_gated_linear(Dense(weight), None, gate),
             )
         assert torch.equal(shared(rows), plain(rows))
         assert torch.equal(shared_gated(rows), gated(rows))

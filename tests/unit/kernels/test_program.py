@@ -12,7 +12,7 @@ import torch
 from pagemesh.kernels.gated_activation import Gate
 from pagemesh.kernels.jit.program import Program
 from pagemesh.kernels.jit.recording import ResultMemory, recording
-from pagemesh.kernels.linear import GatedLinear, Linear, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, GatedLinear, Linear, make_gated_linear, make_linear
 from pagemesh.kernels.rms_norm import RmsNormFunction, make_rms_norm
 
 SIZE = 96
@@ -25,9 +25,9 @@ class Layer:
     def __init__(self, dtype: torch.dtype) -> None:
         self.norm: RmsNormFunction = make_rms_norm(torch.rand(SIZE) + 0.5, 1e-5)
         self.expand: GatedLinear = make_gated_linear(
-            (torch.randn(4 * SIZE, SIZE) / 8).to(dtype), None, Gate("silu")
+            Dense((torch.randn(4 * SIZE, SIZE) / 8).to(dtype)), None, Gate("silu")
         )
-        self.down: Linear = make_linear((torch.randn(SIZE, 2 * SIZE) / 8).to(dtype), None)
+        self.down: Linear = make_linear(Dense((torch.randn(SIZE, 2 * SIZE) / 8).to(dtype)), None)
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.down.add_to(hidden, self.expand(self.norm(hidden)))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pagemesh.kernels.linear import Dense, Weight
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.assembly import assemble
 from pagemesh.models.decoder import Decoder, make_embedding, make_head
@@ -18,6 +19,7 @@ from pagemesh.models.spec import (
     DecoderSpec,
     LayerSpec,
     MlpSpec,
+    MoeSpec,
     NormSpec,
     RopeSpec,
 )
@@ -44,7 +46,7 @@ def test_layer_norm_takes_the_mean_away() -> None:
     ],
 )
 def test_activations(mlp: MlpSpec, inputs: list[float], expected: float) -> None:
-    output = make_expansion(mlp, torch.eye(len(inputs)), None)(torch.tensor([inputs]))
+    output = make_expansion(mlp, Dense(torch.eye(len(inputs))), None)(torch.tensor([inputs]))
     assert output.shape == (1, 1)
     assert output.item() == pytest.approx(expected, rel=1e-5)
 
@@ -59,7 +61,7 @@ def test_an_embedding_is_scaled_by_what_its_type_holds() -> None:
 
 
 def test_capped_logits_stay_below_the_cap() -> None:
-    head = make_head(torch.tensor([[1.0], [100.0]]), 5.0)
+    head = make_head(Dense(torch.tensor([[1.0], [100.0]])), 5.0)
     logits = head.logits(torch.tensor([[2.0]]))
     assert logits.tolist() == [[pytest.approx(5 * math.tanh(0.4)), pytest.approx(5.0)]]
 
@@ -83,12 +85,18 @@ class RandomParameters:
 
     def __init__(self, spec: DecoderSpec) -> None:
         self._shapes = spec.parameter_shapes()
+        self.weights: list[str] = []
+        """Names of those that were read as weights."""
 
     def read(self, name: str) -> torch.Tensor:
         return torch.randn(self._shapes[name])
 
     def get(self, name: str) -> torch.Tensor | None:
         return self.read(name) if name in self._shapes else None
+
+    def weight(self, name: str) -> Weight:
+        self.weights.append(name)
+        return Dense(self.read(name))
 
 
 class NoAttention:
@@ -101,19 +109,56 @@ class NoAttention:
         return query
 
 
-def make_decoder(num_layers: int) -> Decoder:
-    spec = DecoderSpec(
+MLP = MlpSpec(8)
+
+
+def make_spec(num_layers: int, mlp: MlpSpec | MoeSpec = MLP, *, ties: bool = False) -> DecoderSpec:
+    return DecoderSpec(
         architecture="LlamaForCausalLM",
         vocab_size=5,
         hidden_size=12,
         norm=NormSpec("rms", 1e-6),
         attention=AttentionSpec(2, 1, 6, scale=1.0),
-        layers=(LayerSpec(MlpSpec(8), RopeSpec(1e4, 6)),) * num_layers,
-        tie_word_embeddings=False,
+        layers=(LayerSpec(mlp, RopeSpec(1e4, 6)),) * num_layers,
+        tie_word_embeddings=ties,
         max_position=8,
         longest_position=8,
     )
+
+
+def make_decoder(num_layers: int) -> Decoder:
+    spec = make_spec(num_layers)
     return assemble(spec, RandomParameters(spec), max_model_len=8)
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        (make_spec(1), ["qkv", "o", "up", "down"]),
+        (
+            make_spec(1, MoeSpec(3, 2, MlpSpec(8), normalize=True, shared=MlpSpec(6)), ties=True),
+            [
+                "qkv",
+                "o",
+                "router",
+                "experts.up",
+                "experts.down",
+                "shared.up",
+                "shared.down",
+                "shared_gate",
+            ],
+        ),
+    ],
+    ids=["dense", "mixture"],
+)
+def test_what_rows_are_multiplied_with_is_read_as_a_weight(
+    spec: DecoderSpec, names: list[str]
+) -> None:
+    """So that a checkpoint may have it in any kind."""
+    parameters = RandomParameters(spec)
+    assemble(spec, parameters, max_model_len=8)
+    head = [] if spec.tie_word_embeddings else ["lm_head"]
+    assert parameters.weights == [*(f"layers.0.{name}.weight" for name in names), *head]
 
 
 def operations(num_layers: int) -> Counter[str]:

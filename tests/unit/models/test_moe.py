@@ -5,7 +5,7 @@ import torch
 
 from pagemesh.kernels.expert_choice import ExpertChoice, make_expert_choice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
-from pagemesh.kernels.linear import Gate, make_linear
+from pagemesh.kernels.linear import Dense, Gate, make_linear
 from pagemesh.models.feed_forward import Mixture, Mlp, SharedMixture, make_expansion
 from pagemesh.models.spec import MlpSpec
 
@@ -25,7 +25,7 @@ class Weights:
 
 def stacked(experts: list[Weights]) -> Experts:
     ups, downs = (
-        Stack(torch.stack(weights), None)
+        Stack(Dense(torch.stack(weights)), None)
         for weights in ([each.up for each in experts], [each.down for each in experts])
     )
     return make_experts(ups, downs, Gate("silu"))
@@ -61,7 +61,9 @@ def reference(
 def test_each_token_is_the_weighted_sum_of_its_best_experts(
     experts: list[Weights], router_weight: torch.Tensor, normalize: bool, num_tokens: int
 ) -> None:
-    mixture = Mixture(make_linear(router_weight), choice(normalize=normalize), stacked(experts))
+    mixture = Mixture(
+        make_linear(Dense(router_weight)), choice(normalize=normalize), stacked(experts)
+    )
     tokens = torch.randn(num_tokens, HIDDEN)
     expected = torch.stack([reference(experts, router_weight, t, normalize) for t in tokens])
     torch.testing.assert_close(mixture.compute(tokens), expected)
@@ -73,9 +75,11 @@ def test_a_shared_expert_is_weighted_by_its_gate(
     experts: list[Weights], router_weight: torch.Tensor
 ) -> None:
     gate, shared = torch.randn(1, HIDDEN), Weights()
-    mlp = Mlp(make_expansion(MlpSpec(INNER), shared.up, None), make_linear(shared.down))
-    chosen = Mixture(make_linear(router_weight), choice(normalize=False), stacked(experts))
-    mixture = SharedMixture(chosen, mlp, make_linear(gate))
+    mlp = Mlp(
+        make_expansion(MlpSpec(INNER), Dense(shared.up), None), make_linear(Dense(shared.down))
+    )
+    chosen = Mixture(make_linear(Dense(router_weight)), choice(normalize=False), stacked(experts))
+    mixture = SharedMixture(chosen, mlp, make_linear(Dense(gate)))
     tokens = torch.randn(3, HIDDEN)
     expected = torch.stack(
         [

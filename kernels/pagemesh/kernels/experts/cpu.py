@@ -19,7 +19,7 @@ from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_element, map_row
 from pagemesh.kernels.jit.emit import I64, Emitter
 from pagemesh.kernels.jit.parallel import RowKernel, Values
-from pagemesh.kernels.linear import make_gated_linear, make_linear
+from pagemesh.kernels.linear import Weight, make_gated_linear, make_linear
 
 Expert = Callable[[torch.Tensor], torch.Tensor]
 """[tokens, hidden] → [tokens, hidden]."""
@@ -66,7 +66,7 @@ def make_cpu_experts(ups: Stack, downs: Stack, gate: Gate) -> SortedExperts:
     """See `make_experts`."""
     check_stacks(ups, downs)
     return SortedExperts(
-        [_make_expert(ups, downs, gate, number) for number in range(len(ups.weight))]
+        [_make_expert(ups, downs, gate, number) for number in range(ups.weight.shape[0])]
     )
 
 
@@ -76,8 +76,8 @@ def _make_expert(ups: Stack, downs: Stack, gate: Gate, number: int) -> Expert:
     return lambda hidden: down(expand(hidden))
 
 
-def _of_expert(stack: Stack, number: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return stack.weight[number], None if stack.bias is None else stack.bias[number]
+def _of_expert(stack: Stack, number: int) -> tuple[Weight, torch.Tensor | None]:
+    return stack.weight.matrix(number), None if stack.bias is None else stack.bias[number]
 
 
 def sum_choices(

@@ -47,7 +47,7 @@ class CudaExperts:
         check_stacks(ups, downs)
         self._ups = _Projection(ups, gate)
         self._downs = _Projection(downs, None)
-        self._num_experts = len(ups.weight)
+        self._num_experts = ups.weight.shape[0]
 
     def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
         check_choices(hidden, choices)
@@ -126,7 +126,7 @@ class _Projection:
     """One of the two products, for all experts."""
 
     def __init__(self, stack: Stack, gate: Gate | None) -> None:
-        flat = stack.weight.flatten(0, 1)
+        flat = stack.weight.tensor.flatten(0, 1)
         bias = None if stack.bias is None else stack.bias.flatten()
         check_weight(flat, bias, DTYPES, is_gated=gate is not None)
         self._weight = flat.contiguous()

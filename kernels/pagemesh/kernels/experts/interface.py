@@ -8,12 +8,13 @@ import torch
 
 from pagemesh.kernels.expert_choice.interface import Choices
 from pagemesh.kernels.gated_activation.interface import Gate, ReferenceGatedActivation
+from pagemesh.kernels.linear.weight import Weight
 
 
 class Stack(NamedTuple):
     """One projection of all experts."""
 
-    weight: torch.Tensor
+    weight: Weight
     """[experts, out, in]."""
 
     bias: torch.Tensor | None
@@ -41,9 +42,9 @@ def check_stacks(ups: Stack, downs: Stack) -> None:
     """Raise ValueError unless the second projections take what comes out of the first, activated."""
     shapes = [list(stack.weight.shape) for stack in (ups, downs)]
     if (
-        ups.weight.ndim != 3
-        or downs.weight.ndim != 3
-        or len(ups.weight) != len(downs.weight)
+        len(shapes[0]) != 3
+        or len(shapes[1]) != 3
+        or ups.weight.shape[0] != downs.weight.shape[0]
         or ups.weight.shape[1] != 2 * downs.weight.shape[2]
         or ups.weight.shape[2] != downs.weight.shape[1]
         or (ups.weight.dtype, ups.weight.device) != (downs.weight.dtype, downs.weight.device)
@@ -103,7 +104,7 @@ class ReferenceExperts:
 
     def _sum(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
         check_choices(hidden, choices)
-        shares = torch.zeros(len(hidden), len(self._ups.weight), device=hidden.device)
+        shares = torch.zeros(len(hidden), self._ups.weight.shape[0], device=hidden.device)
         shares.scatter_(1, choices.experts, choices.weights.float())
         total = torch.zeros(hidden.shape, device=hidden.device)
         for expert, share in enumerate(shares.unbind(1)):
@@ -113,5 +114,5 @@ class ReferenceExperts:
 
 
 def _multiply(stack: Stack, expert: int, rows: torch.Tensor) -> torch.Tensor:
-    product = rows @ stack.weight[expert].float().t()
+    product = rows @ stack.weight.tensor[expert].float().t()
     return product if stack.bias is None else product + stack.bias[expert].float()

@@ -1,7 +1,8 @@
 """Multiplies activations with one fixed weight: every projection of a model.
 
 `make_linear` and `make_gated_linear` choose the implementation once, when a weight is loaded; all of them
-pass the same tests. A weight may be brought into another layout, as a copy: drop the original.
+pass the same tests. A weight of any kind enters through them. It may be brought into another layout, as a copy: drop
+the original.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ import torch
 from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear.interface import GatedLinear, Linear, PlainLinear, StepwiseGatedLinear
+from pagemesh.kernels.linear.weight import Dense, Weight
 
-__all__ = ["Gate", "GatedLinear", "Linear", "make_gated_linear", "make_linear"]
+__all__ = [
+    "Dense",
+    "Gate",
+    "GatedLinear",
+    "Linear",
+    "Weight",
+    "make_gated_linear",
+    "make_linear",
+]
 
 
-def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+def make_linear(weight: Weight, bias: torch.Tensor | None = None) -> Linear:
     """The best implementation for the weight's device and type.
 
     `weight` is [out, in], `bias` [out] of the same type.
@@ -24,16 +34,16 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
         case "cpu":
             from pagemesh.kernels.linear.cpu import make_cpu_linear
 
-            return make_cpu_linear(weight, bias)
+            return make_cpu_linear(weight.tensor, bias)
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaLinear
 
-            return CudaLinear(weight, bias)
+            return CudaLinear(weight.tensor, bias)
         case "reference":
-            return PlainLinear(weight, bias)
+            return PlainLinear(weight.tensor, bias)
 
 
-def make_gated_linear(weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
+def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
     """The same for a projection whose outputs, gates before ups, go through a gated activation.
 
     `weight` is [2 · out, in], `bias` [2 · out].
@@ -42,11 +52,11 @@ def make_gated_linear(weight: torch.Tensor, bias: torch.Tensor | None, gate: Gat
         case "cpu":
             from pagemesh.kernels.linear.cpu import make_cpu_gated_linear
 
-            return make_cpu_gated_linear(weight, bias, gate)
+            return make_cpu_gated_linear(weight.tensor, bias, gate)
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaGatedLinear
 
-            return CudaGatedLinear(weight, bias, gate)
+            return CudaGatedLinear(weight.tensor, bias, gate)
         case "reference":
             activate = make_gated_activation(gate, weight.device)
-            return StepwiseGatedLinear(PlainLinear(weight, bias), activate)
+            return StepwiseGatedLinear(PlainLinear(weight.tensor, bias), activate)

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.kernels.linear import Dense, Linear, make_linear
 from pagemesh.models.interface import ForwardContext
 from pagemesh.models.transformers_backend.attention import AttentionCall, answering
 
@@ -165,7 +165,7 @@ def _matmul_of(module: Any) -> BatchInvariantLinear:
     if isinstance(module, Conv1D):
         weight = weight.t().contiguous()
     bias = None if module.bias is None else module.bias.detach()
-    matmul = BatchInvariantLinear(make_linear(weight, bias), weight)
+    matmul = BatchInvariantLinear(make_linear(Dense(weight), bias), weight)
     for size in _SIZES[type(module)]:
         setattr(matmul, size, getattr(module, size))
     return matmul
