@@ -23,7 +23,7 @@ from pagemesh.identity.roles import MeshRole
 from pagemesh.rpc.channels import SHARED_OPTIONS, open_bulk_channel
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.worker.heap import keep_freed_memory
+from pagemesh.worker.malloc import keep_freed_memory
 
 NO_TLS = MeshTlsConfig()
 

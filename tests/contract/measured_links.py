@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pagemesh.kv_transfer.links import ENOUGH_STREAMS
 from pagemesh.v1 import types_pb2
-from pagemesh.worker.links import ENOUGH_STREAMS
 from tests.contract.router_harness import Mesh, eventually
 
 

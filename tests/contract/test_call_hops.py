@@ -13,15 +13,15 @@ from opentelemetry import trace
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.kv_transfer.fetch import KvTransferServicer
+from pagemesh.kv_transfer.importer import KvImporter
+from pagemesh.kv_transfer.kv_methods import PREFILL
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.call_context import CallContext, current_call
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.spans import write_trace
 from pagemesh.v1 import decode_pb2, prefill_pb2, types_pb2
-from pagemesh.worker.fetch import KvTransferServicer
-from pagemesh.worker.kv_importer import KvImporter
-from pagemesh.worker.kv_methods import PREFILL
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 from tests.fakes.engine import FakeEngine

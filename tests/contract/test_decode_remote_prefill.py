@@ -14,14 +14,13 @@ from pagemesh.core.request import EngineRequest
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine import runner
-from pagemesh.kvship import parts
+from pagemesh.kv_transfer import parts, streams
+from pagemesh.kv_transfer.kv_import import KvImport
 from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2, types_pb2
-from pagemesh.worker import kv_streams
 from pagemesh.worker.dispatcher import RequestEvent
-from pagemesh.worker.kv_import import KvImport
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.recording_engine import RecordingEngine
 from tests.support.saboteur import Chunks, kind_of, sabotaged_role
@@ -269,7 +268,7 @@ async def test_a_prefill_worker_that_stalls_is_given_up(
 
     engine = FakeEngine()
     async with running_worker(sabotaged_role(stall_after_the_header), engine) as prefill:
-        monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2)
+        monkeypatch.setattr(streams, "STALL_TIMEOUT", 0.2)
         await assert_same_tokens(decode, prefill.plan)
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
     assert failures(decode, "KV_STALLED") == 1

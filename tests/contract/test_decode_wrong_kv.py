@@ -8,7 +8,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kvship import parts
+from pagemesh.kv_transfer import parts
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens

@@ -13,10 +13,9 @@ from structlog.testing import capture_logs
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import UnavailableError
-from pagemesh.kvship import parts
+from pagemesh.kv_transfer import importer, parts, streams
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
-from pagemesh.worker import kv_importer, kv_streams
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.recording_engine import RecordingEngine
 from tests.support.saboteur import Chunks, kind_of, sabotaged_role
@@ -227,7 +226,7 @@ async def test_whatever_is_wrong_with_a_worker_the_next_one_serves(
     how: str,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.6 if how == "mute" else 10.0)
+    monkeypatch.setattr(streams, "STALL_TIMEOUT", 0.6 if how == "mute" else 10.0)
     role = sabotaged_role(mute) if how == "mute" else PREFILL_ROLE
     async with running_worker(role, FakeEngine()) as first:
         plan = plan_of(first, prefill)
@@ -247,8 +246,8 @@ async def test_whatever_is_wrong_with_a_worker_the_next_one_serves(
 async def test_a_stream_that_waits_to_be_read_is_not_taken_for_a_silent_one(
     prefill: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_streams, "MAX_STREAMS", 1)
-    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 1.0)
+    monkeypatch.setattr(streams, "MAX_STREAMS", 1)
+    monkeypatch.setattr(streams, "STALL_TIMEOUT", 1.0)
     asked = asyncio.Event()
 
     async def silent(chunks: Chunks) -> Chunks:
@@ -273,7 +272,7 @@ async def test_a_stream_that_waits_to_be_read_is_not_taken_for_a_silent_one(
 async def test_a_receiver_that_copies_slowly_does_not_take_that_for_the_senders_silence(
     prefill: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.3)
+    monkeypatch.setattr(streams, "STALL_TIMEOUT", 0.3)
     engine = FakeEngine()
     write = engine.kv.write
 
@@ -292,7 +291,7 @@ async def test_a_receiver_that_copies_slowly_does_not_take_that_for_the_senders_
 async def test_other_workers_cannot_make_up_reasons_without_end(
     decode: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_importer, "MAX_REASONS", 3)
+    monkeypatch.setattr(importer, "MAX_REASONS", 3)
     numbers = iter(range(6))
 
     async def sabotage(chunks: Chunks) -> Chunks:

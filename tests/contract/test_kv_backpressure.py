@@ -11,6 +11,9 @@ import pytest
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.kv_transfer import streams
+from pagemesh.kv_transfer.kv_methods import FETCH, PREFILL
+from pagemesh.kv_transfer.peers import PeerChannels
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import BULK_WINDOW_BYTES, BulkCall, open_channel
@@ -21,9 +24,6 @@ from pagemesh.v1 import (
     prefill_pb2_grpc,
     types_pb2,
 )
-from pagemesh.worker import kv_streams
-from pagemesh.worker.kv_methods import FETCH, PREFILL
-from pagemesh.worker.peers import PeerChannels
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, sabotaged_role
 from tests.support.waiting import wait_until
@@ -69,7 +69,7 @@ async def test_nobody_is_called_before_there_are_blocks() -> None:
 
 
 async def test_a_prefill_worker_that_queues_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 2.0)
+    monkeypatch.setattr(streams, "STALL_TIMEOUT", 2.0)
     monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.05)
     # Room for one prompt, which takes 19 steps.
     engine = FakeEngine(
@@ -101,7 +101,7 @@ async def test_a_prefill_worker_that_queues_is_waited_for(monkeypatch: pytest.Mo
 async def test_a_prefill_worker_whose_engine_hangs_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2)
+    monkeypatch.setattr(streams, "STALL_TIMEOUT", 0.2)
     monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.02)
     async with (
         # One step of the whole prompt.

@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.active_request import ActiveRequest
-from pagemesh.decode.outbox import Outbox
+from pagemesh.decode.messages import parse_submit
+from pagemesh.decode.outbox import OutputBuffer
 from pagemesh.decode.remote_prefill import RemotePrefiller
+from pagemesh.decode.request import DecodeRequest
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.decode.submission import parse_submit
+from pagemesh.kv_transfer import importer, streams
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import BulkCall, end_bulk_call
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
-from pagemesh.worker import kv_importer, kv_streams
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, sabotaged_holder, sabotaged_role
 from tests.support.waiting import wait_until
@@ -33,7 +33,7 @@ HOW = pytest.mark.parametrize("how", ["cancel", "break", "deadline"])
 @pytest.fixture(autouse=True)
 def patient_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a request's time be over before that of its pull."""
-    monkeypatch.setattr(kv_importer, "PULL_SHARE", 2.0)
+    monkeypatch.setattr(importer, "PULL_SHARE", 2.0)
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ async def test_while_its_stream_waits_for_a_thread(monkeypatch: pytest.MonkeyPat
             yield chunk
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(kv_streams, "MAX_STREAMS", 1)
-    monkeypatch.setattr(kv_streams, "end_bulk_call", end)
+    monkeypatch.setattr(streams, "MAX_STREAMS", 1)
+    monkeypatch.setattr(streams, "end_bulk_call", end)
     async with (
         running_worker(sabotaged_role(stall_behind_the_header), FakeEngine()) as silent,
         running_worker(PREFILL_ROLE, FakeEngine(seconds_per_token=0.05)) as prefill,
@@ -278,8 +278,8 @@ async def test_blocks_that_were_granted_before_the_cancellation_are_not_filled(
             sampling=types_pb2.SamplingParams(max_tokens=8),
             prefill_plan=prefill.plan,
         )
-        request = ActiveRequest(
-            decode.worker, prefiller, Outbox(), parse_submit(submit, "r", None), ended.append
+        request = DecodeRequest(
+            decode.worker, prefiller, OutputBuffer(), parse_submit(submit, "r", None), ended.append
         )
         request.start()
         while decode.all_blocks_free():  # without letting the loop hear of the grant

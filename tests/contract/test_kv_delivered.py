@@ -12,7 +12,7 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import UnavailableError
-from pagemesh.kvship import parts
+from pagemesh.kv_transfer import parts
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kvship import device_transport
+from pagemesh.kv_transfer import device_transport
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import host_identity, open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2

@@ -9,7 +9,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kvship import host_transport
+from pagemesh.kv_transfer import host_transport
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import host_identity, open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2

@@ -10,7 +10,7 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import UnavailableError
-from pagemesh.kvship import parts
+from pagemesh.kv_transfer import parts
 from pagemesh.v1 import types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, kind_of, sabotaged_role

@@ -9,11 +9,10 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kvship import parts
+from pagemesh.kv_transfer import importer, parts, streams
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
-from pagemesh.worker import kv_importer, kv_streams
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.computed_tokens import ComputedTokens
 from tests.support.saboteur import Chunks, kind_of, sabotaged_holder
@@ -192,10 +191,10 @@ async def test_a_source_that_stalls_keeps_what_it_sent(
     async with running_worker(sabotaged_holder(stall_behind_two_blocks), FakeEngine()) as holder:
         await first_turn(holder)
         if what_ends_it == "stall":
-            monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.6)
+            monkeypatch.setattr(streams, "STALL_TIMEOUT", 0.6)
         else:
             # Of 20 s.
-            monkeypatch.setattr(kv_importer, "PULL_SHARE", 0.03)
+            monkeypatch.setattr(importer, "PULL_SHARE", 0.03)
         # The decode worker, which waits for the one who waits, hears that it lives.
         monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.02)
         received = await second_turn(decode, plan_of(prefill, holder.source(NUM_HELD_BLOCKS)))
@@ -210,7 +209,7 @@ async def test_a_source_that_stalls_keeps_what_it_sent(
 async def test_a_request_that_ends_while_the_prefill_worker_pulls_frees_all_three(
     decode: RunningWorker, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_importer, "PULL_SHARE", 2.0)
+    monkeypatch.setattr(importer, "PULL_SHARE", 2.0)
     pulling = asyncio.Event()
 
     async def stall_behind_two_blocks(chunks: Chunks) -> Chunks:

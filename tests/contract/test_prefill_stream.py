@@ -11,7 +11,8 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine import runner
-from pagemesh.kvship import parts
+from pagemesh.kv_transfer import parts
+from pagemesh.kv_transfer.importer import KvImporter
 from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
@@ -19,7 +20,6 @@ from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
-from pagemesh.worker.kv_importer import KvImporter
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.waiting import wait_until

@@ -15,7 +15,7 @@ from pagemesh.kvstore.changes import Change, ChangeLog
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_roster import PREFIX, RedisRoster
-from pagemesh.kvstore.roster_sync import RosterKeeper
+from pagemesh.kvstore.roster_sync import RosterSync
 from pagemesh.kvstore.shared_membership import SharedMembership
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
@@ -46,7 +46,7 @@ class Replica:
         self.members = Members(self.log, self.clock, heartbeat_interval=1.0)
         self.roster = RedisRoster(store, name, PATIENCE_S)
         self.membership = SharedMembership(self.members, self.roster, self.clock, PATIENCE_S)
-        self.keeper = RosterKeeper(
+        self.keeper = RosterSync(
             store, self.roster, self.membership, self.members, self.log, PERIOD_S
         )
 

@@ -10,10 +10,10 @@ import pytest
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.kv_transfer.fetch import KvTransferServicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
-from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.server import Role
 from tests.fakes.engine import FakeEngine
 from tests.support.kv_messages import KvMessage, read_messages

@@ -26,7 +26,7 @@ WITHOUT_TORCH = (
     "engine_process.client",
     "errors",
     "gateway",
-    "kvship",
+    "kv_transfer",
     "kvstore",
     "local",
     "membership",

@@ -8,7 +8,11 @@ from pagemesh.telemetry.metrics.transfer import KV_REASONS
 from tests.hygiene.tree import ROOT, sources, syntax
 from tools import observability
 
-KV_CODE = (ROOT / "src/pagemesh/kvship", ROOT / "src/pagemesh/worker", ROOT / "src/pagemesh/engine")
+KV_CODE = (
+    ROOT / "src/pagemesh/kv_transfer",
+    ROOT / "src/pagemesh/worker",
+    ROOT / "src/pagemesh/engine",
+)
 
 
 def test_pages_rules_and_dashboards_are_up_to_date() -> None:

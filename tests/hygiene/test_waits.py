@@ -198,7 +198,7 @@ def test_the_list_must_be_as_long_as_it_says_and_without_what_is_gone() -> None:
         (
             "services/decode/pagemesh/decode/outbox.py",
             "Outbox.take",
-            "pagemesh.decode.outbox:Outbox.take",
+            "pagemesh.decode.outbox:OutputBuffer.take",
         ),
         ("src/pagemesh/rpc/__init__.py", "serve.wait", "pagemesh.rpc:serve.wait"),
         ("src/pagemesh/local.py", "", "pagemesh.local"),

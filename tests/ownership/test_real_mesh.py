@@ -14,9 +14,8 @@ from functools import partial
 import pytest
 
 from pagemesh.engine import runner
-from pagemesh.kvship import host_transport, parts
+from pagemesh.kv_transfer import host_transport, parts, streams
 from pagemesh.rpc import channels, server
-from pagemesh.worker import kv_streams
 from tests.ownership.events import Event, seeds, shrink
 from tests.ownership.real_mesh import RealMesh, draw_event, running_mesh
 
@@ -93,7 +92,7 @@ def test_no_block_is_lost_or_shared_wrongly_and_every_request_ends(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if part % 2:
-        monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2)
+        monkeypatch.setattr(streams, "STALL_TIMEOUT", 0.2)
     else:
         make_patient(monkeypatch)
     shares = part >= 2

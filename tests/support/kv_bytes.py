@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagemesh.core.kv import KvAccess
-from pagemesh.kvship.frames import Payload
+from pagemesh.kv_transfer.frames import Payload
 
 
 def read_kv(kv: KvAccess, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:

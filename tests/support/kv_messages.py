@@ -6,8 +6,8 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from typing import Self
 
-from pagemesh.kvship.frames import encode_frame
-from pagemesh.kvship.receive import Accepted, KvReceiver
+from pagemesh.kv_transfer.frames import encode_frame
+from pagemesh.kv_transfer.receiver import Accepted, KvReceiver
 from pagemesh.v1 import kv_transfer_pb2
 from tests.support.kv_bytes import payload_of
 

@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.kv_transfer.fetch import KvTransferServicer
+from pagemesh.kv_transfer.importer import KvImporter
+from pagemesh.kv_transfer.kv_methods import FETCH, PREFILL
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.channels import Behavior, RequestT
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.worker.fetch import KvTransferServicer
-from pagemesh.worker.kv_importer import KvImporter
-from pagemesh.worker.kv_methods import FETCH, PREFILL
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 from tests.support.kv_messages import KvMessage

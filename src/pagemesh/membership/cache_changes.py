@@ -31,7 +31,7 @@ RECALLED_BLOCKS = 16_384
 many of them before it."""
 
 
-class Outbox:
+class CacheEventBuffer:
     """Collects the net changes between two reports; bounded, because a full snapshot replaces them.
 
     While a snapshot is awaited, changes are worthless. At the start and after `discard` the cache counts as

@@ -18,7 +18,7 @@ from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.core.engine import Engine, StepOutput
 from pagemesh.core.load import EngineLoad
 from pagemesh.identity.roles import MeshRole
-from pagemesh.membership.cache_changes import CacheChanges, Outbox
+from pagemesh.membership.cache_changes import CacheChanges, CacheEventBuffer
 from pagemesh.membership.replicas import Backoff, KvStoreReplicas
 from pagemesh.messages import digest_from_proto, digest_to_proto, load_to_proto
 from pagemesh.rpc.channels import open_channel
@@ -55,7 +55,7 @@ REFUSAL_PERIOD = 60.0
 """Seconds after which a refusal that has not changed is logged again."""
 
 
-class Standing(enum.Enum):
+class MembershipState(enum.Enum):
     """How a worker stands with the kvstore that it publishes to."""
 
     JOINED = "joined"
@@ -91,14 +91,14 @@ class Publisher:
         self._engine = engine
         self._links = links
         # A kvstore that is further behind than this is cheaper to reach with a snapshot.
-        self._outbox = Outbox(max_changes=2 * worker.block_count)
+        self._outbox = CacheEventBuffer(max_changes=2 * worker.block_count)
         self._changed = asyncio.Event()
         self._sequence = 0
         self._task: asyncio.Task[None] | None = None
         self._refusal: str | None = None
         self._refused_at = 0.0
         self._is_away = False
-        self.standing = Standing.AWAY
+        self.standing = MembershipState.AWAY
         self.complaint = ""
         """Why the worker is not in the mesh, as gRPC or the kvstore says."""
 
@@ -150,7 +150,7 @@ class Publisher:
                     registered = await self._register(stub)
                     self._resume(registered)
                     await self._publish(stub, registered.heartbeat_interval_ms / 1000)
-                self.standing, self.complaint = Standing.AWAY, "the kvstore ended the stream"
+                self.standing, self.complaint = MembershipState.AWAY, "the kvstore ended the stream"
                 _log.info("kvstore_ended_stream", kvstore=self._replicas.present)
             except* grpc.aio.AioRpcError as errors:
                 refusals = [self._report(error) for error in errors.exceptions]
@@ -176,7 +176,7 @@ class Publisher:
         """
         assert isinstance(error, grpc.aio.AioRpcError)
         code, detail = error.code().name, error.details()
-        self.standing, self.complaint = Standing.AWAY, f"{code}: {detail}"
+        self.standing, self.complaint = MembershipState.AWAY, f"{code}: {detail}"
         if error.code() not in _REFUSALS:
             self._refusal = None
             # Once, and not at each of the attempts that follow in short order.
@@ -184,7 +184,7 @@ class Publisher:
             log("kvstore_away", kvstore=self._replicas.present, code=code, detail=detail)
             self._is_away = True
             return False
-        self.standing, self.complaint = Standing.REFUSED, detail or code
+        self.standing, self.complaint = MembershipState.REFUSED, detail or code
         now = asyncio.get_running_loop().time()
         if detail != self._refusal or now - self._refused_at >= REFUSAL_PERIOD:
             self._refusal, self._refused_at = detail, now
@@ -200,7 +200,7 @@ class Publisher:
         )
         self._refusal = None
         self._is_away = False
-        self.standing, self.complaint = Standing.JOINED, ""
+        self.standing, self.complaint = MembershipState.JOINED, ""
         _log.info("registered", kvstore=self._replicas.present, revision=response.revision)
         return response
 

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from pagemesh.cache.block_pool import CacheEvents
 from pagemesh.core.load import EngineLoad
+from pagemesh.kv_transfer.links import LinkMeter
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.routing.cost import Link
 from pagemesh.sim.clock import Clock
@@ -14,7 +15,6 @@ from pagemesh.sim.engine import Engine
 from pagemesh.sim.model import MeshModel, WorkerModel
 from pagemesh.sim.network import Network
 from pagemesh.sim.tokens import TokenTimes
-from pagemesh.worker.links import LinkMeter
 
 LOAD_PERIOD: Final = 0.1
 """Least seconds between two reports of a changed load, as `membership.publisher` has it."""

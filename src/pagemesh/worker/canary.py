@@ -10,7 +10,7 @@ from pagemesh.cache.block_hash import CANARY_VERSION, digest_token_ids
 from pagemesh.core.engine import EngineInfo
 from pagemesh.errors import ConfigError, UnsupportedError
 from pagemesh.v1 import types_pb2
-from pagemesh.worker.heap import give_back_freed_memory
+from pagemesh.worker.malloc import give_back_freed_memory
 
 _log = structlog.get_logger(__name__)
 

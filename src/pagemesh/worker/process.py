@@ -16,7 +16,7 @@ from pagemesh.rpc.server import stop_on_signals
 from pagemesh.rpc.settling import settle
 from pagemesh.sizing.machine import core_limit
 from pagemesh.telemetry.logs import configure_logging
-from pagemesh.worker.heap import keep_freed_memory
+from pagemesh.worker.malloc import keep_freed_memory
 from pagemesh.worker.server import Role, WorkerServer
 
 

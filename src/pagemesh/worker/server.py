@@ -13,6 +13,8 @@ import structlog
 
 from pagemesh.config import WorkerConfig
 from pagemesh.core.engine import Engine
+from pagemesh.kv_transfer.fetch import KvTransferServicer
+from pagemesh.kv_transfer.kv_methods import FETCH, SPAN_NAMES
 from pagemesh.membership.publisher import Publisher
 from pagemesh.messages import links_to_proto
 from pagemesh.rpc.identity import Identity
@@ -23,10 +25,8 @@ from pagemesh.telemetry.older_names import make_metrics
 from pagemesh.telemetry.tracer import start_traces
 from pagemesh.worker.advertised import check_advertised
 from pagemesh.worker.canary import make_canary
-from pagemesh.worker.description import WorkerDescriber
-from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.describe import WorkerDescriber
 from pagemesh.worker.gpu_metrics import show_gpu
-from pagemesh.worker.kv_methods import FETCH, SPAN_NAMES
 from pagemesh.worker.reach import PEERS_SERVICE, add_peers
 from pagemesh.worker.worker import Worker, assemble_worker, name_worker
 
@@ -123,7 +123,7 @@ class WorkerServer:
         info = worker.info
         show_gpu(self._metrics, info.model_name, self._config.hardware)
         self._stack.callback(worker.transports.close)
-        self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
+        self._stack.push_async_callback(asyncio.to_thread, worker.block_threads.close)
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)
         publisher = self._make_publisher(worker)
         self._role.add_services(worker, self._server, self._stack)

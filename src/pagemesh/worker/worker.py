@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from opentelemetry.trace import NoOpTracer, Tracer
+from opentelemetry.trace import Tracer
 
 from pagemesh.config import WorkerConfig
 from pagemesh.core.engine import Engine, EngineInfo
+from pagemesh.kv_transfer.endpoint import BlockThreads, KvEndpoint
+from pagemesh.kv_transfer.links import KvFailures, LinkMeter, LinkMetrics
+from pagemesh.kv_transfer.transport_choice import KvTransports
 from pagemesh.messages import layout_to_proto
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
@@ -16,30 +19,13 @@ from pagemesh.v1 import types_pb2
 from pagemesh.worker.advertised import advertised
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.engine_metrics import EngineMetrics
-from pagemesh.worker.kv_transports import KvTransports
-from pagemesh.worker.lease import BlockWorkers
-from pagemesh.worker.links import KvFailures, LinkMeter, LinkMetrics
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """One running engine and who it is in the mesh."""
+class Worker(KvEndpoint):
+    """One running engine and who it is in the mesh: moves KV, and takes requests."""
 
-    info: types_pb2.WorkerInfo
-    engine: Engine
     dispatcher: StepDispatcher
-    block_workers: BlockWorkers
-    links: LinkMeter
-    """How fast KV comes from the other workers."""
-    transports: KvTransports
-    """How KV travels between this worker and others."""
-    failures: KvFailures
-    """Who did not deliver KV to this worker."""
-    metrics: Metrics
-    identity: Identity | None
-    """What it shows to others; None without TLS."""
-    tracer: Tracer = field(default_factory=NoOpTracer)
-    """What makes its spans."""
 
 
 def name_worker(config: WorkerConfig, role: str, address: str) -> types_pb2.WorkerInfo:
@@ -89,7 +75,7 @@ def assemble_worker(
         info=info,
         engine=engine,
         dispatcher=StepDispatcher(engine, EngineMetrics(metrics, info.model_name, engine)),
-        block_workers=BlockWorkers(),
+        block_threads=BlockThreads(),
         transports=KvTransports(engine.kv, engine.info.layout, share=share),
         links=LinkMeter(LinkMetrics(metrics).on_measured),
         failures=KvFailures(),

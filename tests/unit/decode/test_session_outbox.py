@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pagemesh.decode.outbox import Outbox
+from pagemesh.decode.outbox import OutputBuffer
 from pagemesh.v1 import decode_pb2, types_pb2
 
 
@@ -13,7 +13,7 @@ def output(handle: int, *token_ids: int) -> decode_pb2.RequestOutput:
 
 
 async def test_outputs_of_a_request_are_merged_until_they_are_taken() -> None:
-    outbox = Outbox()
+    outbox = OutputBuffer()
     first = output(1, 10)
     first.prompt_usage.prompt_token_count = 7
     outbox.add(first)
@@ -32,7 +32,7 @@ async def test_outputs_of_a_request_are_merged_until_they_are_taken() -> None:
 
 
 async def test_taking_waits_for_something_new() -> None:
-    outbox = Outbox()
+    outbox = OutputBuffer()
     outbox.add(output(1, 10))
     await outbox.take()
     taking = asyncio.create_task(outbox.take())
@@ -44,6 +44,6 @@ async def test_taking_waits_for_something_new() -> None:
 
 
 async def test_a_wake_up_may_bring_nothing() -> None:
-    outbox = Outbox()
+    outbox = OutputBuffer()
     outbox.wake()
     assert list(await asyncio.wait_for(outbox.take(), 1.0)) == []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.index import BlockIndex, IndexMetrics
-from pagemesh.kvstore.known_peers import Bystanders
+from pagemesh.kvstore.known_peers import KnownPeers
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership
 from pagemesh.kvstore.memory_index import MemoryIndex
@@ -73,7 +73,7 @@ class Store:
         self.members = Members(self.log, self.clock, HEARTBEAT_INTERVAL)
         membership = LocalMembership(self.members)
         self.index_metrics = IndexMetrics(self.metrics)
-        bystanders = Bystanders(self.clock)
+        bystanders = KnownPeers(self.clock)
         self.catalog = Catalog(
             self.members, membership, self.log, self.index, self.index_metrics, bystanders
         )

@@ -9,7 +9,7 @@ from pagemesh.kvstore.known_peers import (
     DEPARTED_SECONDS,
     MAX_REMEMBERED,
     REFUSED_SECONDS,
-    Bystanders,
+    KnownPeers,
 )
 from tests.fakes.clock import FakeClock
 from tests.unit.kvstore.builders import make_worker
@@ -23,11 +23,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def bystanders(clock: FakeClock) -> Bystanders:
-    return Bystanders(clock)
+def bystanders(clock: FakeClock) -> KnownPeers:
+    return KnownPeers(clock)
 
 
-def test_a_watcher_is_known_as_long_as_it_watches(bystanders: Bystanders) -> None:
+def test_a_watcher_is_known_as_long_as_it_watches(bystanders: KnownPeers) -> None:
     with (
         bystanders.watching("10.0.0.1:7100", "ipv4:10.0.0.1:5"),
         bystanders.watching("10.0.0.1:7100", "ipv4:10.0.0.1:6"),
@@ -48,14 +48,14 @@ def test_a_watcher_is_known_as_long_as_it_watches(bystanders: Bystanders) -> Non
     ],
 )
 def test_a_watcher_that_listens_everywhere_is_where_its_call_comes_from(
-    bystanders: Bystanders, watcher: str, peer: str, expected: list[str]
+    bystanders: KnownPeers, watcher: str, peer: str, expected: list[str]
 ) -> None:
     with bystanders.watching(watcher, peer):
         assert bystanders.watchers() == expected
 
 
 def test_a_refusal_counts_until_the_worker_no_longer_asks(
-    bystanders: Bystanders, clock: FakeClock
+    bystanders: KnownPeers, clock: FakeClock
 ) -> None:
     bystanders.refuse(make_worker("decode-1"), REFUSAL)
     clock.advance(REFUSED_SECONDS)
@@ -65,7 +65,7 @@ def test_a_refusal_counts_until_the_worker_no_longer_asks(
     assert bystanders.refused() == []
 
 
-def test_two_of_one_name_are_told_apart_by_their_addresses(bystanders: Bystanders) -> None:
+def test_two_of_one_name_are_told_apart_by_their_addresses(bystanders: KnownPeers) -> None:
     bystanders.refuse(make_worker("decode-1", address="127.0.0.1:1"), REFUSAL)
     bystanders.refuse(make_worker("decode-1", address="127.0.0.1:2"), REFUSAL)
     bystanders.admit(make_worker("decode-1", address="127.0.0.1:2"))
@@ -73,7 +73,7 @@ def test_two_of_one_name_are_told_apart_by_their_addresses(bystanders: Bystander
 
 
 def test_who_left_is_missed_for_a_while_unless_it_is_back(
-    bystanders: Bystanders, clock: FakeClock
+    bystanders: KnownPeers, clock: FakeClock
 ) -> None:
     for worker_id in ("decode-1", "decode-2"):
         bystanders.depart(make_worker(worker_id))
@@ -84,7 +84,7 @@ def test_who_left_is_missed_for_a_while_unless_it_is_back(
     assert bystanders.departed() == []
 
 
-def test_so_many_are_remembered_and_no_more(bystanders: Bystanders) -> None:
+def test_so_many_are_remembered_and_no_more(bystanders: KnownPeers) -> None:
     for number in range(MAX_REMEMBERED + 1):
         bystanders.refuse(make_worker(f"decode-{number}"), REFUSAL)
         bystanders.depart(make_worker(f"decode-{number}"))
@@ -92,6 +92,6 @@ def test_so_many_are_remembered_and_no_more(bystanders: Bystanders) -> None:
     assert bystanders.departed()[0].info.worker_id == "decode-1"
 
 
-def test_what_is_absurdly_large_is_not_kept(bystanders: Bystanders) -> None:
+def test_what_is_absurdly_large_is_not_kept(bystanders: KnownPeers) -> None:
     bystanders.refuse(make_worker("x" * 100_000), REFUSAL)
     assert bystanders.refused() == []

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from pagemesh.cache.block_hash import CacheDigest, xor_names
 from pagemesh.core.engine import StepOutput
-from pagemesh.membership.cache_changes import RECALLED_BLOCKS, CacheChanges, Outbox
+from pagemesh.membership.cache_changes import RECALLED_BLOCKS, CacheChanges, CacheEventBuffer
 from tests.unit.kvstore.builders import make_block, make_blocks
 
 SOME = CacheDigest(3, 7)
 OTHER = CacheDigest(2, 5)
 
 
-def make_outbox(*snapshot: int, max_changes: int = 10) -> Outbox:
+def make_outbox(*snapshot: int, max_changes: int = 10) -> CacheEventBuffer:
     """An outbox that has reported a snapshot."""
-    outbox = Outbox(max_changes)
+    outbox = CacheEventBuffer(max_changes)
     outbox.add(StepOutput(cache_snapshot=make_blocks(*snapshot), cache_digest=SOME))
     outbox.take()
     return outbox
@@ -36,7 +36,7 @@ FORGET_ALL = CacheChanges(cleared=True, removed=[], stored=[], digest=None)
 
 
 def test_nothing_counts_before_the_first_snapshot() -> None:
-    outbox = Outbox(max_changes=10)
+    outbox = CacheEventBuffer(max_changes=10)
     outbox.add(step(stored=(1, 2)))
     assert outbox.awaits_snapshot
     assert outbox.take() == FORGET_ALL
@@ -45,7 +45,7 @@ def test_nothing_counts_before_the_first_snapshot() -> None:
 
 
 def test_a_snapshot_is_everything_there_is() -> None:
-    outbox = Outbox(max_changes=10)
+    outbox = CacheEventBuffer(max_changes=10)
     outbox.add(
         StepOutput(
             stored_block_hashes=make_blocks(3),
@@ -59,7 +59,7 @@ def test_a_snapshot_is_everything_there_is() -> None:
 
 
 def test_an_empty_snapshot_is_reported_too() -> None:
-    outbox = Outbox(max_changes=10)
+    outbox = CacheEventBuffer(max_changes=10)
     outbox.add(StepOutput(cache_snapshot=[], cache_digest=CacheDigest()))
     assert not outbox.is_empty
     assert outbox.take() == CacheChanges(True, removed=[], stored=[], digest=CacheDigest())
@@ -67,7 +67,7 @@ def test_an_empty_snapshot_is_reported_too() -> None:
 
 
 def test_changes_behind_an_unreported_snapshot_are_added_to_it() -> None:
-    outbox = Outbox(max_changes=10)
+    outbox = CacheEventBuffer(max_changes=10)
     outbox.add(StepOutput(cache_snapshot=make_blocks(1, 2), cache_digest=SOME))
     outbox.add(step(stored=(3,), removed=(1,), digest=OTHER))
     assert outbox.take() == CacheChanges(True, removed=[], stored=make_blocks(2, 3), digest=OTHER)
@@ -212,7 +212,7 @@ def digest_of(cache: set[bytes]) -> CacheDigest:
 def test_a_digest_always_fits_what_was_reported_until_then(
     steps: list[tuple[set[bytes], set[bytes], bool] | str | int],
 ) -> None:
-    outbox = Outbox(max_changes=6)
+    outbox = CacheEventBuffer(max_changes=6)
     cache, reported = set[bytes](), set[bytes]()
     past: list[set[bytes]] = []
     # Most of what may go wrong does so only behind a first snapshot.

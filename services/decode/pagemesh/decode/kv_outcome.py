@@ -5,8 +5,8 @@ from __future__ import annotations
 from google.protobuf import duration_pb2
 
 from pagemesh.core.request import RequestOutput
+from pagemesh.kv_transfer.kv_import import KvImport
 from pagemesh.v1 import decode_pb2, types_pb2
-from pagemesh.worker.kv_import import KvImport
 
 
 class KvOutcomeWatch:

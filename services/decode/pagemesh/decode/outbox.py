@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pagemesh.v1 import decode_pb2
 
 
-class Outbox:
+class OutputBuffer:
     """Outputs not yet sent. Those of one request are merged, so that it cannot outgrow the requests."""
 
     def __init__(self) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import time
 from functools import partial
 
+from pagemesh.kv_transfer.importer import KvImporter
+from pagemesh.kv_transfer.kv_import import KvImport
 from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import decode_pb2
-from pagemesh.worker.kv_import import KvImport
-from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.worker import Worker
 
 

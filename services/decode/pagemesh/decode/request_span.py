@@ -7,7 +7,7 @@ from typing import Final
 
 from opentelemetry.trace import Span, SpanKind
 
-from pagemesh.decode.submission import Submission
+from pagemesh.decode.messages import Submission
 from pagemesh.rpc.status import make_error
 from pagemesh.telemetry import span_names as names
 from pagemesh.telemetry.spans import fail, is_sampled, within

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import structlog
 
-from pagemesh.decode.active_request import ActiveRequest, error_output
-from pagemesh.decode.outbox import Outbox
+from pagemesh.decode.messages import parse_submit
+from pagemesh.decode.outbox import OutputBuffer
 from pagemesh.decode.remote_prefill import RemotePrefiller
-from pagemesh.decode.submission import parse_submit
+from pagemesh.decode.request import DecodeRequest, error_output
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError, UnavailableError
 from pagemesh.telemetry.spans import read_trace, trace_id_of
 from pagemesh.v1 import decode_pb2
@@ -24,8 +24,8 @@ class Session:
     def __init__(self, worker: Worker, prefiller: RemotePrefiller, *, draining: bool) -> None:
         self._worker = worker
         self._prefiller = prefiller
-        self._outbox = Outbox()
-        self._requests: dict[int, ActiveRequest] = {}
+        self._outbox = OutputBuffer()
+        self._requests: dict[int, DecodeRequest] = {}
         self._moved: set[int] = set()
         self._input_ended = False
         self._draining = draining
@@ -104,7 +104,7 @@ class Session:
         leader = self._requests.get(submit.fork_of_handle) if submit.fork_of_handle else None
         fork_of = leader.engine_request_id if leader is not None else None
         submission = parse_submit(submit, engine_request_id, fork_of)
-        request = ActiveRequest(
+        request = DecodeRequest(
             self._worker, self._prefiller, self._outbox, submission, self._forget
         )
         request.start()

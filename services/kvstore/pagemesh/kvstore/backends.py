@@ -77,7 +77,7 @@ async def open_membership(
     if store is None:
         return LocalMembership(members)
     from pagemesh.kvstore.redis_roster import RedisRoster
-    from pagemesh.kvstore.roster_sync import RosterKeeper
+    from pagemesh.kvstore.roster_sync import RosterSync
     from pagemesh.kvstore.shared_membership import SharedMembership
 
     # Its workers are hardly ever gone because a replica is.
@@ -85,7 +85,7 @@ async def open_membership(
     # The log and the replica are gone with this process, so one name does for both.
     roster = RedisRoster(store, log.log_id, patience)
     membership = SharedMembership(members, roster, clock, patience)
-    keeper = RosterKeeper(store, roster, membership, members, log, period)
+    keeper = RosterSync(store, roster, membership, members, log, period)
     await keeper.start()
     keeping = asyncio.create_task(keeper.run(), name="roster")
     resources.callback(keeping.cancel)

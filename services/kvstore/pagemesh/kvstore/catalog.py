@@ -20,7 +20,7 @@ from pagemesh.errors import FailedPreconditionError, PagemeshError
 from pagemesh.kvstore.changes import Beat, Change, ChangeLog, Removed, Stored, WorkerEvent, kind_of
 from pagemesh.kvstore.feed import Feed, Indexing
 from pagemesh.kvstore.index import BlockIndex, IndexMetrics
-from pagemesh.kvstore.known_peers import Bystanders, RemoteMember
+from pagemesh.kvstore.known_peers import KnownPeers, RemoteMember
 from pagemesh.kvstore.members import Member, Members
 from pagemesh.kvstore.membership import Membership
 from pagemesh.v1 import types_pb2
@@ -65,7 +65,7 @@ class Catalog:
         log: ChangeLog,
         index: BlockIndex,
         metrics: IndexMetrics,
-        bystanders: Bystanders,
+        bystanders: KnownPeers,
     ) -> None:
         self._members = members
         self._membership = membership

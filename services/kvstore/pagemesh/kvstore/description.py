@@ -8,7 +8,7 @@ from datetime import timedelta
 from pagemesh.config.connections import without_password
 from pagemesh.errors import PagemeshError
 from pagemesh.kvstore.catalog import Catalog
-from pagemesh.kvstore.known_peers import Bystanders, RemoteMember
+from pagemesh.kvstore.known_peers import KnownPeers, RemoteMember
 from pagemesh.kvstore.members import Member
 from pagemesh.messages import digest_to_proto
 from pagemesh.v1 import process_pb2
@@ -57,7 +57,7 @@ def _describe_member(member: Member | RemoteMember) -> process_pb2.MemberDescrip
     return described
 
 
-def _describe_bystanders(bystanders: Bystanders, described: process_pb2.KvStoreDescription) -> None:
+def _describe_bystanders(bystanders: KnownPeers, described: process_pb2.KvStoreDescription) -> None:
     described.watchers.extend(bystanders.watchers())
     for refused in bystanders.refused():
         described.refused.add(worker=refused.info, reason=refused.reason, message=refused.message)

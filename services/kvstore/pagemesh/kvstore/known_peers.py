@@ -50,7 +50,7 @@ class Departed(NamedTuple):
     at: float
 
 
-class Bystanders:
+class KnownPeers:
     """Of one kvstore. `clock` gives seconds. Belongs to one event loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -135,7 +135,7 @@ class RemoteMember:
         return load_of(self.loaded)
 
 
-class Elsewhere:
+class RemoteMembers:
     """Remote members by worker_id. The log is told what changes for whoever watches this replica."""
 
     def __init__(self, log: ChangeLog) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.changes import Change, ChangeLog, EventKind, Joined, Left, Loaded, load_of
-from pagemesh.kvstore.known_peers import Elsewhere, RemoteMember
+from pagemesh.kvstore.known_peers import RemoteMember, RemoteMembers
 from pagemesh.kvstore.registration import check_registration, stale_epoch, unknown_worker
 from pagemesh.v1 import types_pb2
 
@@ -83,7 +83,7 @@ class Members:
         self.silence_limit = MISSED_HEARTBEATS * heartbeat_interval
         """Seconds after which a worker of which nothing was heard is dropped."""
         self._members: dict[str, Member] = {}
-        self.elsewhere = Elsewhere(log)
+        self.elsewhere = RemoteMembers(log)
         """Those that publish to other replicas."""
 
     def __iter__(self) -> Iterator[Member]:

@@ -21,7 +21,7 @@ SPACING = 0.05
 """Least seconds between two readings, and between two times that loads are told: bursts are merged."""
 
 
-class RosterKeeper:
+class RosterSync:
     """Three loops beside the servicer, on its event loop. Whatever one of them misses, the next beat makes up
     for: news wake a reading early, but there is one at every beat anyhow.
     """

@@ -17,7 +17,7 @@ from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.description import KvStoreDescriber
 from pagemesh.kvstore.housekeeping import Housekeeper
 from pagemesh.kvstore.index import IndexMetrics
-from pagemesh.kvstore.known_peers import Bystanders
+from pagemesh.kvstore.known_peers import KnownPeers
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.servicer import SPAN_NAMES, KvStoreServicer
 from pagemesh.rpc.identity import Identity
@@ -95,7 +95,7 @@ class KvStoreService:
         index, index_metrics = make_index(config, store), IndexMetrics(metrics)
         members = Members(log, self._clock, config.heartbeat_interval)
         membership = await open_membership(store, members, log, self._clock, period, resources)
-        bystanders = Bystanders(self._clock)
+        bystanders = KnownPeers(self._clock)
         catalog = Catalog(members, membership, log, index, index_metrics, bystanders)
         housekeeper = Housekeeper(catalog, index, index_metrics, metrics, period, self._clock)
         housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")

@@ -8,7 +8,7 @@ import time
 from pagemesh.core.kv import BlockLayout, KvExport, KvProgress
 from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
-from pagemesh.kvship.parts import KvPart, PartCutter
+from pagemesh.kv_transfer.parts import KvPart, PartCutter
 from pagemesh.worker.dispatcher import RequestEvent
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from pagemesh.config import WorkerConfig
+from pagemesh.kv_transfer.importer import KvImporter
+from pagemesh.kv_transfer.kv_methods import PREFILL
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.worker.kv_importer import KvImporter
-from pagemesh.worker.kv_methods import PREFILL
 from pagemesh.worker.process import run_worker
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker

@@ -13,7 +13,9 @@ from opentelemetry import trace
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvship.parts import KvPart, num_blocks_of
+from pagemesh.kv_transfer.importer import KvImporter
+from pagemesh.kv_transfer.parts import KvPart, num_blocks_of
+from pagemesh.kv_transfer.sender import KvSender, SentStream
 from pagemesh.messages import (
     logprobs_to_proto,
     prompt_from_proto,
@@ -26,8 +28,6 @@ from pagemesh.rpc.call_context import current_call
 from pagemesh.telemetry import span_names
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
-from pagemesh.worker.kv_importer import KvImporter
-from pagemesh.worker.sender import KvSender, SentStream
 from pagemesh.worker.worker import Worker
 
 ALIVE_INTERVAL: Final = 2.0

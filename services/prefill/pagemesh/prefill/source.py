@@ -8,11 +8,11 @@ from opentelemetry import trace
 
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest
+from pagemesh.kv_transfer.importer import KvImporter
+from pagemesh.kv_transfer.kv_import import KvImport
 from pagemesh.messages import require_peer
 from pagemesh.rpc.call_context import current_call, run_for
 from pagemesh.v1 import prefill_pb2
-from pagemesh.worker.kv_import import KvImport
-from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.worker import Worker
 
 

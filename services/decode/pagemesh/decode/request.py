@@ -1,0 +1,180 @@
+"""One request of a session, from its submission to its last output."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from pagemesh.core.kv import KvGrant
+from pagemesh.core.request import FinishReason, RequestOutput
+from pagemesh.decode.kv_outcome import KvOutcomeWatch
+from pagemesh.decode.messages import Submission
+from pagemesh.decode.outbox import OutputBuffer
+from pagemesh.decode.remote_prefill import RemotePrefiller
+from pagemesh.decode.request_span import begin_span
+from pagemesh.errors import DeadlineError, PagemeshError
+from pagemesh.kv_transfer.kv_import import KvImport
+from pagemesh.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
+from pagemesh.rpc.call_context import CallContext, run_for
+from pagemesh.telemetry.spans import trace_id_of
+from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.worker.dispatcher import RequestEvent
+from pagemesh.worker.worker import Worker
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_ENDS_OF_ITS_OWN: Final = (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def error_output(handle: int, error: PagemeshError) -> decode_pb2.RequestOutput:
+    """The last output of a request that failed."""
+    return decode_pb2.RequestOutput(
+        handle=handle,
+        finish_reason=types_pb2.FINISH_REASON_ERROR,
+        error=error_to_proto(error),
+    )
+
+
+class DecodeRequest:
+    """Turns the engine's events about one request into outputs, and ends it when its time is over.
+
+    `on_end` is called once, when the last output was added to the outbox or the request was abandoned.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        prefiller: RemotePrefiller,
+        outbox: OutputBuffer,
+        submission: Submission,
+        on_end: Callable[[int], None],
+    ) -> None:
+        self._worker = worker
+        self._prefiller = prefiller
+        self._outbox = outbox
+        self._submission = submission
+        self._on_end = on_end
+        self._span = begin_span(worker, submission)
+        self._loop = asyncio.get_running_loop()
+        submitted_at = self._loop.time()
+        self._deadline = submitted_at + submission.timeout
+        self._kv_outcome = KvOutcomeWatch(submitted_at, len(submission.request.prompt_token_ids))
+        self._timer: asyncio.TimerHandle | None = None
+        self._import: KvImport | None = None
+        self._remote_prefill: asyncio.Task[None] | None = None
+        self._is_cancelled = False
+
+    @property
+    def engine_request_id(self) -> str:
+        """The engine's name for the request."""
+        return self._submission.request.request_id
+
+    def start(self) -> None:
+        """Submit to the engine; raises UnavailableError when that is stopped."""
+        try:
+            self._worker.dispatcher.submit(self._submission.request, self._on_event)
+        except PagemeshError:
+            self._end()
+            raise
+        self._timer = self._loop.call_at(self._deadline, self._expire)
+
+    def cancel(self) -> None:
+        """Have the engine end the request; its last output follows.
+
+        What other workers do for it ends at once: the engine may be in a long step.
+        """
+        self._is_cancelled = True
+        self._worker.engine.cancel(self.engine_request_id)
+        self._stop_import()
+
+    def abandon(self) -> None:
+        """End the request without an output: nobody listens any more."""
+        self._worker.dispatcher.forget(self.engine_request_id)
+        self.cancel()
+        self._end()
+
+    def move(self) -> None:
+        """End the request with the output that it is to go on elsewhere; what is cached of it stays."""
+        handle, moved = self._submission.handle, types_pb2.FINISH_REASON_MOVED
+        self._tell(decode_pb2.RequestOutput(handle=handle, finish_reason=moved))
+        self.abandon()
+
+    def _expire(self) -> None:
+        error = DeadlineError(f"the request took longer than {self._submission.timeout:g} s")
+        self._tell(error_output(self._submission.handle, error))
+        self.abandon()
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stop_import()
+        submission = self._submission
+        log.debug(
+            "request over",
+            request_id=submission.client_request_id,
+            trace_id=trace_id_of(submission.caller),
+            engine_request_id=self.engine_request_id,
+        )
+        if self._span is not None:
+            self._span.end()
+        self._on_end(submission.handle)
+
+    def _tell(self, output: decode_pb2.RequestOutput) -> None:
+        if self._span is not None:
+            self._span.on_output(output)
+        self._outbox.add(output)
+
+    def _stop_import(self) -> None:
+        if self._remote_prefill is not None:
+            self._remote_prefill.cancel()
+
+    def _on_event(self, event: RequestEvent) -> None:
+        if isinstance(event, KvGrant):
+            self._fill(event)
+        elif isinstance(event, RequestOutput):
+            self._tell(self._translate(event))
+            if event.finish_reason is not None:
+                if self._import is not None:
+                    self._import.is_needed = event.finish_reason not in _ENDS_OF_ITS_OWN
+                self._end()
+
+    def _fill(self, grant: KvGrant) -> None:
+        if self._is_cancelled:
+            # It was granted before the engine heard of that.
+            self._worker.engine.finish_import(grant.request_id, grant.num_held_tokens)
+            return
+        submission = self._submission
+        assert submission.plan is not None, "only requests with a plan wait for KV"
+        self._import = KvImport(
+            self._worker,
+            submission.request,
+            submission.client_request_id,
+            grant,
+            self._deadline,
+        )
+        span = submission.caller
+        if self._span is not None:
+            self._span.on_granted()
+            span = self._span.span
+        call = CallContext(submission.client_request_id, self._deadline)
+        self._remote_prefill = run_for(
+            call, span, self._prefiller.start, self._import, submission.plan
+        )
+
+    def _translate(self, output: RequestOutput) -> decode_pb2.RequestOutput:
+        message = decode_pb2.RequestOutput(
+            handle=self._submission.handle,
+            token_ids=output.token_ids,
+            embedding=output.embedding or b"",
+        )
+        self._kv_outcome.on_output(output, self._import, self._loop.time(), message)
+        message.logprobs.extend(map(logprobs_to_proto, output.logprobs or ()))
+        message.prompt_logprobs.extend(map(logprobs_to_proto, output.prompt_logprobs or ()))
+        if output.finish_reason is not None:
+            message.finish_reason = finish_reason_to_proto(output.finish_reason)
+        if output.error is not None:
+            message.error.CopyFrom(error_to_proto(output.error))
+        return message

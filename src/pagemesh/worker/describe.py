@@ -1,0 +1,73 @@
+"""What a worker says of itself in `Process.Describe`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pagemesh.config import WorkerConfig
+from pagemesh.membership.publisher import MembershipState, Publisher
+from pagemesh.messages import digest_to_proto
+from pagemesh.rpc.process import package_version
+from pagemesh.v1 import process_pb2, types_pb2
+from pagemesh.worker.worker import Worker
+
+_MEMBERSHIP = {
+    MembershipState.JOINED: process_pb2.MEMBERSHIP_JOINED,
+    MembershipState.AWAY: process_pb2.MEMBERSHIP_AWAY,
+    MembershipState.REFUSED: process_pb2.MEMBERSHIP_REFUSED,
+}
+
+
+class WorkerDescriber:
+    """Describes a worker that loads, and from `loaded` on one that serves. Belongs to one event loop."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._loading = types_pb2.WorkerInfo()
+        self._worker: Worker | None = None
+        self._publisher: Publisher | None = None
+
+    def loading(self, info: types_pb2.WorkerInfo) -> None:
+        """What is known of the worker before its engine has loaded."""
+        self._loading = info
+
+    def loaded(self, worker: Worker, publisher: Publisher | None) -> None:
+        """The worker serves, and is or will be in the mesh if somebody tells of it."""
+        self._worker, self._publisher = worker, publisher
+
+    async def describe(self, response: process_pb2.DescribeResponse) -> None:
+        """Fill in what the worker knows."""
+        response.package_versions["torch"] = package_version("torch")
+        described = response.worker
+        described.worker.CopyFrom(self._loading)
+        described.kvstore_addresses.extend((self._config.member.kvstore or "").split(","))
+        if self._config.member.kvstore is None:
+            del described.kvstore_addresses[:]
+            described.membership = process_pb2.MEMBERSHIP_ALONE
+        if self._worker is not None:
+            _describe_kv(self._worker, described)
+        if self._publisher is not None:
+            _describe_membership(self._publisher, described)
+
+
+def _describe_kv(worker: Worker, described: process_pb2.WorkerDescription) -> None:
+    described.worker.CopyFrom(worker.info)
+    described.shares_kv_memory = worker.transports.shares_memory
+    described.unreadable_worker_ids.extend(sorted(worker.transports.unreadable()))
+    now = worker.failures.clock()
+    for failure in worker.failures.all():
+        described.kv_failures.add(
+            worker_id=failure.worker_id,
+            count=failure.num_failures,
+            message=failure.message,
+            age=timedelta(seconds=now - failure.failed_at),
+        )
+
+
+def _describe_membership(publisher: Publisher, described: process_pb2.WorkerDescription) -> None:
+    described.kvstore_address = publisher.kvstore
+    described.membership = _MEMBERSHIP[publisher.standing]
+    described.membership_error = publisher.complaint
+    held = publisher.held()
+    if held is not None:
+        described.held.CopyFrom(digest_to_proto(held))
