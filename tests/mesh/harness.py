@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -261,8 +261,16 @@ def running_mesh(folder: Path, *arguments: str) -> Iterator[Mesh]:
 
 
 @contextmanager
-def running_command(command: Sequence[str], address: str, folder: Path) -> Iterator[Mesh]:
-    """The mesh of a command that does what `pagemesh up` does, with its gateway at the address."""
+def running_command(
+    command: Sequence[str],
+    address: str,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Mesh]:
+    """The mesh of a command that does what `pagemesh up` does, with its gateway at the address.
+
+    In this process's environment unless another one is given.
+    """
     output = folder / "output.txt"
     with output.open("w") as stdout:
         process = subprocess.Popen(
@@ -271,6 +279,7 @@ def running_command(command: Sequence[str], address: str, folder: Path) -> Itera
             stdout=stdout,
             stderr=subprocess.STDOUT,
             text=True,
+            env=environment,
             # Ctrl-C in a terminal that runs the tests is not meant for the mesh.
             start_new_session=True,
         )
