@@ -50,9 +50,8 @@ def metrics_page() -> str:
     """All metrics by area, with a section for each."""
     parts = [_METRICS_HEAD]
     for title, area in AREAS.items():
-        doc = (area.__doc__ or "").strip()
-        parts.append(f"## {title}\n\n{doc}\n\n")
-        parts += [_metric(spec) for spec in area]
+        parts.append(f"## {title}\n\n{area.about}\n\n")
+        parts += [_metric(spec) for spec in area.specs]
     parts.append(_RECORDED_HEAD)
     parts += [f"| `{rule.name}` | {rule.help} |\n" for rule in RECORDING_RULES]
     parts.append("\n" + _VLLM_HEAD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 from pagemesh.telemetry.metrics import (
     admission,
@@ -20,23 +20,39 @@ from pagemesh.telemetry.metrics import (
 from pagemesh.telemetry.metrics.specs import Spec
 
 
+class Area(NamedTuple):
+    """Metrics that belong together."""
+
+    about: str
+    specs: Sequence[Spec]
+
+
 def specs_of(module: ModuleType) -> list[Spec]:
     """What a module declares, in its order."""
     return [value for value in vars(module).values() if isinstance(value, Spec)]
 
 
-AREAS: Final[Mapping[str, Sequence[Spec]]] = {
-    "Requests and tokens": specs_of(requests),
-    "Engines": specs_of(engine),
-    "KV between workers": specs_of(transfer),
-    "Routing": specs_of(routing),
-    "Admission": specs_of(admission),
-    "Index and membership": specs_of(kvstore),
-    "Certificates": process.CERTIFICATES,
-    "Traces": process.TRACES,
-    "Gateway": specs_of(gateway),
-    "Processes": process.PROCESSES,
-    "vLLM's older names": specs_of(compatibility),
+def _area(module: ModuleType) -> Area:
+    return Area((module.__doc__ or "").strip(), specs_of(module))
+
+
+AREAS: Final[Mapping[str, Area]] = {
+    "Requests and tokens": _area(requests),
+    "Engines": _area(engine),
+    "KV between workers": _area(transfer),
+    "Routing": _area(routing),
+    "Admission": _area(admission),
+    "Index and membership": _area(kvstore),
+    "Certificates": Area(
+        "Certificates between the processes, and calls that they forbid.", process.CERTIFICATES
+    ),
+    "Traces": Area("Spans on their way to a collector.", process.TRACES),
+    "Gateway": _area(gateway),
+    "Processes": Area(
+        "What Prometheus' client library says of each Python process. An engine's own process is not in these.",
+        process.PROCESSES,
+    ),
+    "vLLM's older names": _area(compatibility),
 }
 """By titles for people, in the order of their documentation."""
 
@@ -55,4 +71,4 @@ ABSENT: Final = {
 
 def all_specs() -> list[Spec]:
     """Everything that is declared."""
-    return [spec for area in AREAS.values() for spec in area]
+    return [spec for area in AREAS.values() for spec in area.specs]
