@@ -12,7 +12,7 @@ import grpc
 
 from pagemesh.membership.publisher import Publisher
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
-from pagemesh.worker.canary import make_canary
+from pagemesh.worker.describe import make_canary
 from tests.contract.router_harness import DEADLINE_S, Mesh
 from tests.fakes.engine import FakeEngine
 

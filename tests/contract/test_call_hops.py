@@ -12,10 +12,10 @@ import pytest
 from opentelemetry import trace
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.servicer import DECODE_ROLE
 from pagemesh.kv_transfer.fetch import KvTransferServicer
 from pagemesh.kv_transfer.importer import KvImporter
-from pagemesh.kv_transfer.kv_methods import PREFILL
+from pagemesh.kv_transfer.streams import PREFILL
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.call_context import CallContext, current_call

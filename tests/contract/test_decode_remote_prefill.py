@@ -12,9 +12,9 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest
 from pagemesh.decode.remote_prefill import RemotePrefiller
-from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.servicer import DECODE_ROLE
 from pagemesh.engine import runner
-from pagemesh.kv_transfer import parts, streams
+from pagemesh.kv_transfer import frames, streams
 from pagemesh.kv_transfer.kv_import import KvImport
 from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill.service import PREFILL_ROLE
@@ -37,7 +37,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also the fake's tiny blocks travel in several messages."""
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kv_transfer import parts
+from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.kv_transfer import frames
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens
@@ -25,7 +25,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also the fake's tiny blocks travel in several messages."""
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture

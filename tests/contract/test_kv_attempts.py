@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.servicer import DECODE_ROLE
 from pagemesh.errors import UnavailableError
-from pagemesh.kv_transfer import importer, parts, streams
+from pagemesh.kv_transfer import frames, importer, streams
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens
@@ -29,7 +29,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ async def test_nobody_is_asked_for_less_than_a_block(
     prefill: RunningWorker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 512)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 512)
     async with running_worker(sabotaged_role(broken("blocks", 9)), FakeEngine()) as first:
         await run(decode, plan_of(first, prefill))
     assert decode_engine.imported == [144]
@@ -281,7 +281,7 @@ async def test_a_receiver_that_copies_slowly_does_not_take_that_for_the_senders_
         write(*blocks)
 
     monkeypatch.setattr(engine.kv, "write", write_slowly)
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1 << 20)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1 << 20)
     async with running_worker(DECODE_ROLE, engine) as decode:
         await run(decode, plan_of(prefill))
         assert failures(decode, "KV_STALLED") == 0

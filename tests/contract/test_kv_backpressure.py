@@ -10,10 +10,10 @@ import pytest
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.servicer import DECODE_ROLE
 from pagemesh.kv_transfer import streams
-from pagemesh.kv_transfer.kv_methods import FETCH, PREFILL
 from pagemesh.kv_transfer.peers import PeerChannels
+from pagemesh.kv_transfer.streams import FETCH, PREFILL
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import BULK_WINDOW_BYTES, BulkCall, open_channel

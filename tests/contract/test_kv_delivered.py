@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.servicer import DECODE_ROLE
 from pagemesh.errors import UnavailableError
-from pagemesh.kv_transfer import parts
+from pagemesh.kv_transfer import frames
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
@@ -28,7 +28,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture

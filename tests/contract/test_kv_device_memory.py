@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kv_transfer import device_transport
+from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.kv_transfer import transports
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import host_identity, open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
@@ -32,7 +32,7 @@ Answer = list[tuple[int, float]]
 
 @pytest.fixture(autouse=True)
 def several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_transport, "MAX_PART_BYTES", 1 << 16)
+    monkeypatch.setattr(transports, "DEVICE_PART_BYTES", 1 << 16)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kv_transfer import host_transport
+from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.kv_transfer import transports
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import host_identity, open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
@@ -31,7 +31,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also the fake's tiny blocks travel in several messages."""
-    monkeypatch.setattr(host_transport, "MAX_PART_BYTES", 1024)
+    monkeypatch.setattr(transports, "HOST_PART_BYTES", 1024)
 
 
 def shared_engine() -> FakeEngine:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.servicer import DECODE_ROLE
 from pagemesh.errors import UnavailableError
-from pagemesh.kv_transfer import parts
+from pagemesh.kv_transfer import frames
 from pagemesh.v1 import types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, kind_of, sabotaged_role
@@ -25,7 +25,7 @@ REMOTE = "pagemesh:remote_prefill_seconds"
 
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kv_transfer import importer, parts, streams
+from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.kv_transfer import frames, importer, streams
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
@@ -28,7 +28,7 @@ NUM_HELD_BLOCKS = 8
 
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture

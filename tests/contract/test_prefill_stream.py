@@ -11,7 +11,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine import runner
-from pagemesh.kv_transfer import parts
+from pagemesh.kv_transfer import frames
 from pagemesh.kv_transfer.importer import KvImporter
 from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill import servicer
@@ -30,7 +30,7 @@ PROMPT = [10 + (3 * i) % 900 for i in range(70)]
 
 @pytest.fixture(autouse=True)
 def one_block_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 512)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 512)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_other_ends_of_lines_than_those_of_the_parser_do_not_count() -> None:
 def test_a_symbol_is_found_in_whichever_root_has_its_module(tmp_path: Path) -> None:
     files = [
         tmp_path / "src/pagemesh/rpc/__init__.py",
-        tmp_path / "services/decode/pagemesh/decode/outbox.py",
+        tmp_path / "services/decode/pagemesh/decode/messages.py",
         tmp_path / "build/lib/pagemesh/rpc/__init__.py",
         tmp_path / "build/lib/pagemesh/gone.py",
     ]
@@ -100,7 +100,7 @@ def test_a_symbol_is_found_in_whichever_root_has_its_module(tmp_path: Path) -> N
         file.touch()
     assert symbols.package_roots(tmp_path) == (tmp_path / "services/decode", tmp_path / "src")
     assert symbols.file_of("pagemesh.rpc:serve", tmp_path) == files[0]
-    assert symbols.file_of("pagemesh.decode.outbox", tmp_path) == files[1]
+    assert symbols.file_of("pagemesh.decode.messages", tmp_path) == files[1]
     with pytest.raises(LookupError, match=r"no symbol pagemesh\.gone:f$"):
         symbols.file_of("pagemesh.gone:f", tmp_path)
 
@@ -108,7 +108,7 @@ def test_a_symbol_is_found_in_whichever_root_has_its_module(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("file", "module"),
     [
-        ("services/decode/pagemesh/decode/outbox.py", "pagemesh.decode.outbox"),
+        ("services/decode/pagemesh/decode/messages.py", "pagemesh.decode.messages"),
         ("src/pagemesh/rpc/__init__.py", "pagemesh.rpc"),
         ("clones/pagemesh/src/pagemesh/local.py", "pagemesh.local"),
     ],

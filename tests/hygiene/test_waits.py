@@ -196,9 +196,9 @@ def test_the_list_must_be_as_long_as_it_says_and_without_what_is_gone() -> None:
     ("file", "function", "symbol"),
     [
         (
-            "services/decode/pagemesh/decode/outbox.py",
+            "services/decode/pagemesh/decode/messages.py",
             "Outbox.take",
-            "pagemesh.decode.outbox:OutputBuffer.take",
+            "pagemesh.decode.messages:OutputBuffer.take",
         ),
         ("src/pagemesh/rpc/__init__.py", "serve.wait", "pagemesh.rpc:serve.wait"),
         ("src/pagemesh/local.py", "", "pagemesh.local"),

@@ -81,7 +81,7 @@ class Wait(NamedTuple):
 
     @property
     def symbol(self) -> str:
-        """The function, or the module, as the list names it: `pagemesh.decode.outbox:OutputBuffer.take`."""
+        """The function, or the module, as the list names it: `pagemesh.decode.messages:OutputBuffer.take`."""
         return f"{module_of(PurePath(self.file))}:{self.function}".removesuffix(":")
 
     def __str__(self) -> str:

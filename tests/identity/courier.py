@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pagemesh.core.kv import KvExport, KvGrant, KvProgress
 from pagemesh.core.request import EngineRequest
-from pagemesh.kv_transfer.parts import MAX_PAYLOAD_BYTES, PartCutter
+from pagemesh.kv_transfer.frames import MAX_PAYLOAD_BYTES, PartCutter
 from tests.identity.engines import DEADLINE, Peer, Steps, Tokens, next_step, running
 from tests.support.kv_bytes import read_kv
 

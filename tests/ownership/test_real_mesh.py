@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from pagemesh.engine import runner
-from pagemesh.kv_transfer import host_transport, parts, streams
+from pagemesh.kv_transfer import frames, streams, transports
 from pagemesh.rpc import channels, server
 from tests.ownership.events import Event, seeds, shrink
 from tests.ownership.real_mesh import RealMesh, draw_event, running_mesh
@@ -28,8 +28,8 @@ NUM_SEQUENCES = 100
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also tiny blocks leave in several messages, and while layers compute."""
-    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 256)
-    monkeypatch.setattr(host_transport, "MAX_PART_BYTES", 256)
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 256)
+    monkeypatch.setattr(transports, "HOST_PART_BYTES", 256)
     monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 
-from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.servicer import DECODE_ROLE
 from pagemesh.kv_transfer.fetch import KvTransferServicer
 from pagemesh.kv_transfer.importer import KvImporter
-from pagemesh.kv_transfer.kv_methods import FETCH, PREFILL
+from pagemesh.kv_transfer.streams import FETCH, PREFILL
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.channels import Behavior, RequestT

@@ -60,7 +60,7 @@ def compute_step(runner: Runner, batch: Batch) -> StepResult:
 
 
 MIN_GROUP_BYTES: Final = 1024 * 1024
-"""KV of a group of layers; what parts on the wire carry at most (`pagemesh.kv_transfer.parts`)."""
+"""KV of a group of layers; what parts on the wire carry at most (`pagemesh.kv_transfer.frames`)."""
 
 MAX_GROUPS: Final = 16
 """Messages of a step: with more, wide models would interrupt themselves without sending anything sooner

@@ -12,7 +12,7 @@ import grpc
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kv_transfer.endpoint import KvEndpoint
-from pagemesh.kv_transfer.parts import cut_into_parts, num_blocks_of
+from pagemesh.kv_transfer.frames import cut_into_parts, num_blocks_of
 from pagemesh.kv_transfer.sender import KvSender
 from pagemesh.messages import require_same_kv
 from pagemesh.v1 import kv_transfer_pb2

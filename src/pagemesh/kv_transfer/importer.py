@@ -19,9 +19,8 @@ from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.kv_memory.peer import UNREACHABLE
 from pagemesh.kv_transfer.endpoint import KvEndpoint
 from pagemesh.kv_transfer.kv_import import KvImport, stream_span
-from pagemesh.kv_transfer.kv_methods import FETCH, PREFILL
 from pagemesh.kv_transfer.peers import PeerChannels
-from pagemesh.kv_transfer.streams import KvStreams
+from pagemesh.kv_transfer.streams import FETCH, PREFILL, KvStreams
 from pagemesh.messages import sampling_to_proto
 from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from pagemesh.core.kv import BlockLayout, KvGrant
 from pagemesh.errors import KvIntegrityError
-from pagemesh.kv_transfer.frames import Frame, decode_frame
-from pagemesh.kv_transfer.parts import num_blocks_of
+from pagemesh.kv_transfer.frames import Frame, decode_frame, num_blocks_of
 from pagemesh.kv_transfer.transports import ReceivingTransport
 from pagemesh.messages import describe_arithmetic, describe_layout
 from pagemesh.v1 import kv_transfer_pb2

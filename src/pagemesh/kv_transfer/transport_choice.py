@@ -13,22 +13,18 @@ from pagemesh.core.kv import BlockLayout, KvAccess
 from pagemesh.kv_memory.memory import KvMemory, MemoryName
 from pagemesh.kv_memory.peer import PeerMemory, unreachable
 from pagemesh.kv_memory.staged import StagedKv
-from pagemesh.kv_transfer.device_transport import (
-    device_memory_name,
-    device_memory_receiving,
-    device_memory_sending,
-)
-from pagemesh.kv_transfer.host_transport import (
-    host_memory_receiving,
-    host_memory_sending,
-    memory_name,
-)
 from pagemesh.kv_transfer.peer_memories import Incarnation, PeerMemories
 from pagemesh.kv_transfer.transports import (
     PayloadReceiving,
     PayloadSending,
     ReceivingTransport,
     SendingTransport,
+    device_memory_name,
+    device_memory_receiving,
+    device_memory_sending,
+    host_memory_receiving,
+    host_memory_sending,
+    memory_name,
 )
 from pagemesh.rpc.channels import host_identity
 from pagemesh.v1 import kv_transfer_pb2, types_pb2

@@ -14,7 +14,7 @@ import structlog
 from pagemesh.config import WorkerConfig
 from pagemesh.core.engine import Engine
 from pagemesh.kv_transfer.fetch import KvTransferServicer
-from pagemesh.kv_transfer.kv_methods import FETCH, SPAN_NAMES
+from pagemesh.kv_transfer.streams import FETCH, SPAN_NAMES
 from pagemesh.membership.publisher import Publisher
 from pagemesh.messages import links_to_proto
 from pagemesh.rpc.identity import Identity
@@ -23,12 +23,10 @@ from pagemesh.rpc.server import GrpcServer
 from pagemesh.rpc.spans import ServedSpans
 from pagemesh.telemetry.older_names import make_metrics
 from pagemesh.telemetry.tracer import start_traces
-from pagemesh.worker.advertised import check_advertised
-from pagemesh.worker.canary import make_canary
-from pagemesh.worker.describe import WorkerDescriber
+from pagemesh.worker.describe import WorkerDescriber, make_canary
 from pagemesh.worker.gpu_metrics import show_gpu
 from pagemesh.worker.reach import PEERS_SERVICE, add_peers
-from pagemesh.worker.worker import Worker, assemble_worker, name_worker
+from pagemesh.worker.worker import Worker, assemble_worker, check_advertised, name_worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

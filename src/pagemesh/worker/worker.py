@@ -1,14 +1,19 @@
-"""What the servicers of one worker share."""
+"""What the servicers of one worker share: its engine, what moves its KV, and the address under which others call it."""
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import time
 from dataclasses import dataclass
+from typing import Final
 
 from opentelemetry.trace import Tracer
 
-from pagemesh.config import WorkerConfig
+from pagemesh.addresses import WILDCARD_HOSTS
+from pagemesh.config import MemberConfig, WorkerConfig
 from pagemesh.core.engine import Engine, EngineInfo
+from pagemesh.errors import ConfigError
 from pagemesh.kv_transfer.endpoint import BlockThreads, KvEndpoint
 from pagemesh.kv_transfer.links import KvFailures, LinkMeter, LinkMetrics
 from pagemesh.kv_transfer.transport_choice import KvTransports
@@ -16,7 +21,6 @@ from pagemesh.messages import layout_to_proto
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
-from pagemesh.worker.advertised import advertised
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.engine_metrics import EngineMetrics
 
@@ -82,4 +86,43 @@ def assemble_worker(
         metrics=metrics,
         identity=identity,
         tracer=tracer,
+    )
+
+
+_AUTO: Final = "auto"
+
+
+def check_advertised(config: WorkerConfig) -> None:
+    """Raise ConfigError when other processes would be told an address that they cannot reach."""
+    member, host = config.member, config.server.host
+    if member.kvstore is not None and member.advertise is None and host in WILDCARD_HOSTS:
+        raise ConfigError(
+            f"--advertise is unset, but must be host:port, or auto, when --host is {host!r}, "
+            "which others cannot reach"
+        )
+    if member.advertise == _AUTO:
+        _own_host()
+
+
+def advertised(member: MemberConfig, listening: str) -> str:
+    """host:port for others, of a worker that listens on host:port. ConfigError where auto finds none."""
+    if member.advertise != _AUTO:
+        return member.advertise or listening
+    return f"{_own_host()}:{listening.rpartition(':')[2]}"
+
+
+def _own_host() -> str:
+    """What this machine's name stands for; in a container, its address in the first of its networks."""
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    for _, _, _, _, (host, *_) in found:
+        address = ipaddress.ip_address(str(host).partition("%")[0])
+        if not (address.is_loopback or address.is_link_local or address.is_unspecified):
+            return f"[{address}]" if address.version == 6 else str(address)
+    raise ConfigError(
+        f"--advertise is {_AUTO!r}, but the name of this machine, {name!r}, stands for no address that others"
+        " could reach: give host:port"
     )

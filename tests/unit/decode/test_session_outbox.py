@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pagemesh.decode.outbox import OutputBuffer
+from pagemesh.decode.messages import OutputBuffer
 from pagemesh.v1 import decode_pb2, types_pb2
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.kv_transfer.encode import KvEncoder
-from pagemesh.kv_transfer.parts import KvPart
+from pagemesh.kv_transfer.frames import KvPart
+from pagemesh.kv_transfer.sender import KvEncoder
 from pagemesh.kv_transfer.transports import PayloadSending
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv

@@ -12,15 +12,15 @@ from pagemesh.core.kv import BlockLayout, KvGrant
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kv_memory.memory import open_memory
 from pagemesh.kv_memory.peer import PeerMemory
-from pagemesh.kv_transfer.encode import KvEncoder
-from pagemesh.kv_transfer.host_transport import (
+from pagemesh.kv_transfer.frames import KvPart
+from pagemesh.kv_transfer.receiver import Accepted, KvReceiver, ReceivedKv
+from pagemesh.kv_transfer.sender import KvEncoder
+from pagemesh.kv_transfer.transports import (
+    ReceivingTransport,
     host_memory_receiving,
     host_memory_sending,
     memory_name,
 )
-from pagemesh.kv_transfer.parts import KvPart
-from pagemesh.kv_transfer.receiver import Accepted, KvReceiver, ReceivedKv
-from pagemesh.kv_transfer.transports import ReceivingTransport
 from pagemesh.messages import layout_to_proto
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv

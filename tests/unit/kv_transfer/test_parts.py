@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.kv_transfer.parts import (
+from pagemesh.kv_transfer.frames import (
     MAX_PAYLOAD_BYTES,
     KvPart,
     PartCutter,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pagemesh.core.kv import BlockLayout, KvGrant
 from pagemesh.errors import KvIntegrityError
-from pagemesh.kv_transfer.encode import KvEncoder
-from pagemesh.kv_transfer.parts import KvPart
+from pagemesh.kv_transfer.frames import KvPart
 from pagemesh.kv_transfer.receiver import Accepted, KvReceiver, ReceivedKv
+from pagemesh.kv_transfer.sender import KvEncoder
 from pagemesh.kv_transfer.transports import PayloadReceiving, PayloadSending, ReceivingTransport
 from pagemesh.messages import layout_to_proto
 from pagemesh.v1 import kv_transfer_pb2, types_pb2

@@ -14,10 +14,14 @@ from pagemesh.errors import UnavailableError
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 from pagemesh.kv_memory.staged import DeviceMemoryName, Piece, StagedKv
 from pagemesh.kv_transfer import transport_choice
-from pagemesh.kv_transfer.device_transport import device_memory_name
-from pagemesh.kv_transfer.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.kv_transfer.transport_choice import KvTransports
-from pagemesh.kv_transfer.transports import PayloadReceiving, PayloadSending
+from pagemesh.kv_transfer.transports import (
+    NamedBlocksReceiving,
+    NamedBlocksSending,
+    PayloadReceiving,
+    PayloadSending,
+    device_memory_name,
+)
 from pagemesh.rpc.channels import host_identity
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 

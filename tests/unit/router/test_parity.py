@@ -16,7 +16,7 @@ from pagemesh.router.parity import Degraded, Difference, Parity
 from pagemesh.router.routing.candidate import Role
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import types_pb2
-from pagemesh.worker.canary import make_canary
+from pagemesh.worker.describe import make_canary
 from tests.unit.kvstore.builders import make_worker
 
 DEMO = Path(__file__).resolve().parents[3] / "models/demo"

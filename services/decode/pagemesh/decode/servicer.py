@@ -1,16 +1,25 @@
-"""Decode.Session: a session for each stream, closed with it."""
+"""Decode.Session: one router's stream, its submissions and cancellations in, one message per engine step out."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import grpc
+import structlog
 
+from pagemesh.config import WorkerConfig
+from pagemesh.decode.messages import OutputBuffer, parse_submit
 from pagemesh.decode.remote_prefill import RemotePrefiller
-from pagemesh.decode.session import Session
+from pagemesh.decode.request import DecodeRequest, error_output
+from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError, UnavailableError
+from pagemesh.rpc.server import GrpcServer
+from pagemesh.telemetry.spans import read_trace, trace_id_of
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc
+from pagemesh.worker.process import run_worker
+from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 
 MAX_HANDOVER_S: Final = 5.0
@@ -71,3 +80,129 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
             for session in self._sessions:
                 session.hand_over()
             await self._over.wait()
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Session:
+    """The requests of one stream; they live no longer than it. Belongs to one event loop."""
+
+    def __init__(self, worker: Worker, prefiller: RemotePrefiller, *, draining: bool) -> None:
+        self._worker = worker
+        self._prefiller = prefiller
+        self._outbox = OutputBuffer()
+        self._requests: dict[int, DecodeRequest] = {}
+        self._moved: set[int] = set()
+        self._input_ended = False
+        self._draining = draining
+
+    async def read(self, requests: AsyncIterator[decode_pb2.SessionRequest]) -> None:
+        """Do what the router asks until it asks no more."""
+        try:
+            async for request in requests:
+                if request.HasField("submit"):
+                    self._submit(request.submit)
+                elif request.HasField("cancel"):
+                    self._cancel(request.cancel.handle)
+        except Exception:
+            log.exception("session reader failed")  # task boundary; the session ends below
+        finally:
+            self._input_ended = True
+            self._outbox.wake()
+
+    async def responses(self) -> AsyncGenerator[decode_pb2.SessionResponse]:
+        """What the router is told, until it asks no more or, when draining, nothing is left to tell."""
+        info = self._worker.info
+        opened = decode_pb2.SessionOpened(
+            model_fingerprint=info.model_fingerprint, arithmetic=info.arithmetic
+        )
+        yield decode_pb2.SessionResponse(opened=opened)
+        told_to_drain = False
+        while not self._input_ended:
+            if self._draining and not told_to_drain:
+                told_to_drain = True
+                yield decode_pb2.SessionResponse(draining=True)
+            outputs = await self._outbox.take()
+            if outputs:
+                yield decode_pb2.SessionResponse(outputs=outputs)
+            is_over = not self._requests and not self._moved and self._outbox.is_empty
+            if self._draining and is_over:
+                return
+
+    def drain(self) -> None:
+        """Refuse new requests, and end when the present ones have."""
+        self._draining = True
+        self._outbox.wake()
+
+    def hand_over(self) -> None:
+        """Have the present requests go on elsewhere, and end when the router needs nothing of them any more."""
+        for handle, request in list(self._requests.items()):
+            request.move()
+            self._moved.add(handle)
+
+    def close(self) -> None:
+        """End all requests: the stream is gone. Idempotent."""
+        for request in list(self._requests.values()):
+            request.abandon()
+
+    def _submit(self, submit: decode_pb2.Submit) -> None:
+        try:
+            self._start(submit)
+        except PagemeshError as error:
+            self._outbox.add(error_output(submit.handle, error))
+        except Exception:
+            # A bug may cost this request, but not the others of the session.
+            log.exception(
+                "submission failed",
+                request_id=submit.request_id,
+                trace_id=trace_id_of(read_trace(submit.traceparent)),
+            )
+            self._outbox.add(error_output(submit.handle, InternalError("internal error")))
+
+    def _start(self, submit: decode_pb2.Submit) -> None:
+        if submit.handle in self._requests:
+            # Outputs of two requests under one handle would be a mixture: both end.
+            self._requests[submit.handle].abandon()
+            raise InvalidRequestError(f"handle {submit.handle} is in use", param="handle")
+        if self._draining:
+            raise UnavailableError("the worker is stopping", reason="DRAINING")
+        engine_request_id = self._worker.dispatcher.unique_id(submit.request_id)
+        leader = self._requests.get(submit.fork_of_handle) if submit.fork_of_handle else None
+        fork_of = leader.engine_request_id if leader is not None else None
+        submission = parse_submit(submit, engine_request_id, fork_of)
+        request = DecodeRequest(
+            self._worker, self._prefiller, self._outbox, submission, self._forget
+        )
+        request.start()
+        self._requests[submit.handle] = request
+
+    def _cancel(self, handle: int) -> None:
+        self._moved.discard(handle)
+        if handle in self._requests:
+            self._requests[handle].cancel()
+        # That may have been the last thing to wait for.
+        self._outbox.wake()
+
+    def _forget(self, handle: int) -> None:
+        self._requests.pop(handle, None)
+
+
+def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
+    prefiller = RemotePrefiller(worker)
+    stack.push_async_callback(prefiller.close)
+    servicer = DecodeServicer(worker, prefiller, server.grace_period)
+    server.on_drain(servicer.drain)
+    server.add(decode_pb2_grpc.add_DecodeServicer_to_server, servicer)
+
+
+DECODE_ROLE = Role(
+    name="decode",
+    service_name=decode_pb2.DESCRIPTOR.services_by_name["Decode"].full_name,
+    add_services=_add_services,
+)
+
+
+def run(config: WorkerConfig) -> None:
+    """Run a decode worker until it is told to stop; ConfigError for a setting that cannot be."""
+    run_worker(config, DECODE_ROLE)

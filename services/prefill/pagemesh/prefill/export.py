@@ -1,15 +1,23 @@
-"""One export: what the engine has made known of a prompt's KV, for the stream that ships it."""
+"""One export: what another worker holds of the prompt is pulled first, and what is computed leaves as it becomes known."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
-from pagemesh.core.kv import BlockLayout, KvExport, KvProgress
-from pagemesh.core.request import FinishReason, RequestOutput
+from opentelemetry import trace
+
+from pagemesh.core.kv import BlockLayout, KvExport, KvGrant, KvProgress
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
-from pagemesh.kv_transfer.parts import KvPart, PartCutter
+from pagemesh.kv_transfer.frames import KvPart, PartCutter
+from pagemesh.kv_transfer.importer import KvImporter
+from pagemesh.kv_transfer.kv_import import KvImport
+from pagemesh.messages import require_peer
+from pagemesh.rpc.call_context import current_call, run_for
+from pagemesh.v1 import prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
+from pagemesh.worker.worker import Worker
 
 
 class Export:
@@ -83,3 +91,54 @@ def _why(end: RequestOutput) -> PagemeshError:
     if end.finish_reason is FinishReason.CANCELLED:
         return UnavailableError("the worker is stopping", reason="DRAINING")
     return InternalError("the request ended without a token")
+
+
+def has_source(request: prefill_pb2.PrefillRequest) -> bool:
+    """Whether another worker is to be asked; InvalidRequestError when it cannot be."""
+    if not request.HasField("source"):
+        return False
+    require_peer(request.source.worker, "source")
+    return True
+
+
+class SourcePull:
+    """Fills the blocks that the engine grants one export. Whatever fails, the prompt is computed."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        importer: KvImporter,
+        request: prefill_pb2.PrefillRequest,
+        engine_request: EngineRequest,
+    ) -> None:
+        self._worker = worker
+        self._importer = importer
+        self._request = request
+        self._engine_request = engine_request
+        # The grant comes outside of the call for which it is used.
+        self._call, self._span = current_call(), trace.get_current_span()
+        self._kv: KvImport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def num_pulled_tokens(self) -> int:
+        """Prompt tokens whose KV came until now; all that come, before any behind them is computed."""
+        return 0 if self._kv is None else self._kv.num_received_tokens
+
+    def fill(self, grant: KvGrant) -> None:
+        """Pull what the source holds and the grant lacks, then give the grant back."""
+        deadline = self._call.deadline
+        assert deadline is not None, "a call without a deadline was refused"
+        self._kv = kv = KvImport(
+            self._worker, self._engine_request, self._call.request_id, grant, deadline
+        )
+        self._task = run_for(self._call, self._span, self._importer.start, kv, self._run(kv))
+
+    def cancel(self) -> None:
+        """Give the grant back as soon as nothing writes any more, if there is one."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, kv: KvImport) -> None:
+        if self._importer.wanted_from(kv, self._request.source):
+            await self._importer.pull(kv, self._request.source)

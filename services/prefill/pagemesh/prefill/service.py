@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 from pagemesh.config import WorkerConfig
 from pagemesh.kv_transfer.importer import KvImporter
-from pagemesh.kv_transfer.kv_methods import PREFILL
+from pagemesh.kv_transfer.streams import PREFILL
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.worker.process import run_worker

@@ -13,8 +13,8 @@ from opentelemetry import trace
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.errors import InvalidRequestError
+from pagemesh.kv_transfer.frames import KvPart, num_blocks_of
 from pagemesh.kv_transfer.importer import KvImporter
-from pagemesh.kv_transfer.parts import KvPart, num_blocks_of
 from pagemesh.kv_transfer.sender import KvSender, SentStream
 from pagemesh.messages import (
     logprobs_to_proto,
@@ -22,8 +22,7 @@ from pagemesh.messages import (
     require_same_kv,
     sampling_from_proto,
 )
-from pagemesh.prefill.export import Export
-from pagemesh.prefill.source import SourcePull, has_source
+from pagemesh.prefill.export import Export, SourcePull, has_source
 from pagemesh.rpc.call_context import current_call
 from pagemesh.telemetry import span_names
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
