@@ -15,7 +15,7 @@ from kv.hollow_engine import HollowEngine, HollowSettings, Import
 from members import peer
 
 from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.v1 import types_pb2

@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 
 from pagemesh import config
 from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kvstore.service import KvStoreService
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.router.service import RouterProcess

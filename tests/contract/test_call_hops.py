@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import trace
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kv_transfer.fetch import KvTransferServicer
 from pagemesh.kv_transfer.importer import KvImporter
 from pagemesh.kv_transfer.streams import PREFILL

@@ -10,7 +10,7 @@ import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.engine import Engine
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import types_pb2
 from tests.support.waiting import wait_until

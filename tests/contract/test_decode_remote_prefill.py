@@ -12,7 +12,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest
 from pagemesh.decode.remote_prefill import RemotePrefiller
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine import runner
 from pagemesh.kv_transfer import frames, streams
 from pagemesh.kv_transfer.kv_import import KvImport

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import UnavailableError
 from pagemesh.kv_transfer import frames, importer, streams
 from pagemesh.prefill.service import PREFILL_ROLE

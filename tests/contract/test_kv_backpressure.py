@@ -10,7 +10,7 @@ import pytest
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kv_transfer import streams
 from pagemesh.kv_transfer.peers import PeerChannels
 from pagemesh.kv_transfer.streams import FETCH, PREFILL

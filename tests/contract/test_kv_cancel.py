@@ -14,7 +14,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.decode.messages import OutputBuffer, parse_submit
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.request import DecodeRequest
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kv_transfer import importer, streams
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import BulkCall, end_bulk_call

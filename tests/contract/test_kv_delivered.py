@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import UnavailableError
 from pagemesh.kv_transfer import frames
 from pagemesh.prefill.service import PREFILL_ROLE

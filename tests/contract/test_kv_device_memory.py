@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kv_transfer import transports
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import host_identity, open_channel

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import UnavailableError
 from pagemesh.kv_transfer import frames
 from pagemesh.v1 import types_pb2

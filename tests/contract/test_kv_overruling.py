@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pagemesh.core.load import PrefillRate
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.recording_engine import RecordingEngine

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kv_transfer import frames, importer, streams
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
 from tests.contract.router_harness import eventually, running_mesh

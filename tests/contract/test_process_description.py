@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from pagemesh.config import ServerConfig
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import PagemeshError
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.server import GrpcServer

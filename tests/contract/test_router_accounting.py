@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import Pooling
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.v1 import inference_pb2
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import DEADLINE_S, Mesh, running_mesh

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pagemesh.core.load import PrefillRate
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import console_pb2
 from tests.contract.fake_worker import FakeWorker

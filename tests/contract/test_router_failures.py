@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.api.httpbody_pb2 import HttpBody
 
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from tests.contract.full_mesh import NUM_TAKEN, occupied, one_seat
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import Mesh, eventually, running_mesh

@@ -10,7 +10,7 @@ import pytest
 
 from pagemesh.core.engine import Pooling
 from pagemesh.core.load import PrefillRate
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.router.tenants.salt import tenant_salt
 from tests.contract.http_answers import Answer, http_body, read
 from tests.contract.measured_links import know_link

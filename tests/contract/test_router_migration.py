@@ -11,7 +11,7 @@ import pytest
 
 from pagemesh.config import MigrationConfig
 from pagemesh.core.load import PrefillRate
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import Answer, http_body, nothing, read
 from tests.contract.router_harness import Mesh, eventually, running_mesh

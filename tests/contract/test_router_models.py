@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pagemesh.client import AsyncClient
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.v1 import console_pb2, openai_pb2
 from tests.contract.http_answers import read
 from tests.contract.router_harness import MODEL, Mesh, running_mesh

@@ -9,7 +9,7 @@ import pytest
 
 from pagemesh.config import MigrationConfig, SchedulerConfig
 from pagemesh.core.engine import Pooling
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.router.session import WorkerSession
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import Answer, http_body, read

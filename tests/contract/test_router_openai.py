@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.router.openai.sse import KEEPALIVE
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import console_pb2, openai_pb2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pagemesh.core.request import EngineRequest
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
 from tests.contract.router_harness import MODEL, Mesh, eventually, running_mesh

@@ -10,7 +10,7 @@ import pytest
 
 from pagemesh.config import MigrationConfig
 from pagemesh.core.load import PrefillRate
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import http_body
 from tests.contract.router_harness import DEADLINE_S, Mesh, running_mesh

@@ -12,7 +12,7 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.load import PrefillRate
 from pagemesh.core.request import EngineRequest
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import inference_pb2, types_pb2

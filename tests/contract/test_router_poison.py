@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from pagemesh.config import MigrationConfig
 from pagemesh.core.engine import Pooling
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import Answer, http_body, read
 from tests.contract.router_harness import Mesh, eventually, running_mesh

@@ -11,7 +11,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig, TenantsConfig
 from pagemesh.core.engine import Pooling
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.v1 import openai_pb2_grpc
 from tests.contract.full_mesh import NUM_TAKEN, await_queue, num_queued, occupied, one_seat
 from tests.contract.http_answers import Answer, http_body, pairs, read

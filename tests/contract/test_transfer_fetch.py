@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kv_transfer.fetch import KvTransferServicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel

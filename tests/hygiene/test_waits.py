@@ -197,7 +197,7 @@ def test_the_list_must_be_as_long_as_it_says_and_without_what_is_gone() -> None:
     [
         (
             "services/decode/pagemesh/decode/messages.py",
-            "Outbox.take",
+            "OutputBuffer.take",
             "pagemesh.decode.messages:OutputBuffer.take",
         ),
         ("src/pagemesh/rpc/__init__.py", "serve.wait", "pagemesh.rpc:serve.wait"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 from tests.fakes.engine import expected_tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from pagemesh.decode.servicer import DECODE_ROLE
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kv_transfer.fetch import KvTransferServicer
 from pagemesh.kv_transfer.importer import KvImporter
 from pagemesh.kv_transfer.streams import FETCH, PREFILL

@@ -80,7 +80,7 @@ COMMANDS = {
     "decode": Command(
         "generates tokens in a continuous batch",
         "pagemesh.config:WorkerConfig",
-        "pagemesh.decode.servicer",
+        "pagemesh.decode.service",
         reads="pagemesh.cli.longest_context:worker_arguments",
     ),
     "kvstore": Command(
