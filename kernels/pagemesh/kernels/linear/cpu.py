@@ -6,14 +6,12 @@ import ctypes
 from typing import Final, Protocol
 
 import torch
-from llvmlite import ir
 from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
-from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
-from pagemesh.kernels.jit.emit import F32, LANES, Emitter
-from pagemesh.kernels.jit.parallel import RowKernel, Values, run_parallel
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
+from pagemesh.kernels.jit.emit import LANES
+from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
@@ -21,7 +19,13 @@ from pagemesh.kernels.linear.interface import (
     StepwiseGatedLinear,
     check_weight,
 )
-from pagemesh.kernels.linear.panel_kernel import ARGUMENTS, CHUNK_ROWS, PanelVariant, compile_panels
+from pagemesh.kernels.linear.panel_kernel import (
+    ARGUMENTS,
+    CHUNK_ROWS,
+    PanelVariant,
+    compile_panels,
+    widen,
+)
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.packed_weights import place_packed
@@ -170,28 +174,3 @@ def _interleaved(rows: torch.Tensor) -> torch.Tensor:
     gates, ups = (_padded(half, LANES) for half in rows.chunk(2))
     pieces = torch.stack([gates, ups]).view(2, -1, LANES, *rows.shape[1:])
     return pieces.transpose(0, 1).flatten(0, 2)
-
-
-def widen(rows: torch.Tensor) -> torch.Tensor:
-    """Rows [T, n], a row's elements side by side, in float32; the same tensor if they are so already."""
-    if rows.dtype == torch.float32:
-        return rows
-    num_rows, size = rows.shape
-    output = torch.empty(num_rows, size, dtype=torch.float32)
-    kernel = _compile(size, rows.dtype)
-    kernel.run(num_rows, size, (rows.data_ptr(), rows.stride(0), output.data_ptr()))
-    return output
-
-
-@per_isa
-def _compile(size: int, torch_dtype: torch.dtype) -> RowKernel:
-    dtype = str(torch_dtype).removeprefix("torch.")
-
-    def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
-        b = e.builder
-        source = e.at(values["rows"], b.mul(row, values["stride"]))
-        target = e.at(values["output"], b.mul(row, e.int64(size)))
-        map_row(e, size, [(source, dtype)], target, "float32", lambda values: values)
-
-    arguments = {"rows": ELEMENT_TYPES[dtype], "stride": None, "output": F32}
-    return RowKernel(arguments, emit_row)

@@ -16,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import torch
 from llvmlite import ir
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
-from pagemesh.kernels.jit.elements import ELEMENT_TYPES
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
 from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, Emitter, each_item, fold
+from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.linear.panel_sums import COLUMNS, Fmas, PairDots, PanelEpilogue, Sums
 
 ARGUMENTS: Final = (
@@ -307,3 +309,28 @@ class _PanelKernel:
         is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
         line = self.b.bitcast(address, I8.as_pointer())
         self.e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, level, is_data)
+
+
+def widen(rows: torch.Tensor) -> torch.Tensor:
+    """Rows [T, n], a row's elements side by side, in float32; the same tensor if they are so already."""
+    if rows.dtype == torch.float32:
+        return rows
+    num_rows, size = rows.shape
+    output = torch.empty(num_rows, size, dtype=torch.float32)
+    kernel = _compile_widening(size, rows.dtype)
+    kernel.run(num_rows, size, (rows.data_ptr(), rows.stride(0), output.data_ptr()))
+    return output
+
+
+@per_isa
+def _compile_widening(size: int, torch_dtype: torch.dtype) -> RowKernel:
+    dtype = str(torch_dtype).removeprefix("torch.")
+
+    def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
+        b = e.builder
+        source = e.at(values["rows"], b.mul(row, values["stride"]))
+        target = e.at(values["output"], b.mul(row, e.int64(size)))
+        map_row(e, size, [(source, dtype)], target, "float32", lambda values: values)
+
+    arguments = {"rows": ELEMENT_TYPES[dtype], "stride": None, "output": F32}
+    return RowKernel(arguments, emit_row)
