@@ -1,4 +1,4 @@
-"""Puts the demo model into the wheel, where `pagemesh.config.model_names` finds it."""
+"""Puts the demo model into the wheel, where `pagemesh.config.served` finds it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from routes.instant_workers import InstantSettings
 from routes.processes import Processes
 from turns import turns
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from pagemesh.tokenizer.canary import canary_text
 from pagemesh.tokenizer.tokenizer import Tokenizer
 

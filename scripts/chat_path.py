@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from pagemesh.config.environment import API_KEY_VARIABLE
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from scripts.executed import (
     Executed,
     Process,

@@ -22,7 +22,7 @@ from routes.instant_workers import InstantSettings
 from routes.processes import Processes
 from servers import start_server
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from pagemesh.tokenizer.canary import canary_text
 from pagemesh.tokenizer.tokenizer import Tokenizer
 

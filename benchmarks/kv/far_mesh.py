@@ -17,7 +17,7 @@ from kv.namespaces import Cable, Network
 from members import members, metric
 from mesh import START_DEADLINE_S
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from pagemesh.v1 import types_pb2
 
 _PORT, _METRICS_PORT = 5001, 5002

@@ -18,7 +18,7 @@ from members import members
 from mesh import START_DEADLINE_S, free_port
 
 from pagemesh.engine_process.environment import SLEEPING_THREADS
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 
 _PROBE_S: Final = 2.0
 _HOST: Final = "127.0.0.1"

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 
 CLIENT: Final = Path(__file__).with_name("client.py")
 

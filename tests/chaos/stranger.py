@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from tests.chaos.site import CLIENT, DEMO, Site
 from tests.mesh.harness import option, until
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 
 _START_DEADLINE_S: Final = 30.0
 

@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from tests.mesh.harness import (
     DEADLINE_S,
     MODEL,

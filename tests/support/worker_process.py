@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import httpx
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from pagemesh.v1 import types_pb2
 from tests.support.metrics import metric, num_used_blocks
 from tests.support.ports import free_port

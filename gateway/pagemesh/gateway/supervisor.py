@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from pagemesh.local.bound_process import bound_to
 from pagemesh.local.local_http import LocalConnection
+from pagemesh.local.processes import bound_to
 
 _POLL_INTERVAL: Final = 0.05
 _QUIET_LOOKS: Final = 2

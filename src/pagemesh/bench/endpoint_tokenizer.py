@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagemesh.bench.settings import BenchServeConfig
-from pagemesh.config.model_names import find_local
+from pagemesh.config.served import find_local
 from pagemesh.errors import ConfigError
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.tokenizer.tokenizer import Tokenizer

@@ -84,8 +84,8 @@ def _mesh_of_worker(arguments: Sequence[str]) -> UpConfig:
 
 def _fit(config: UpConfig) -> Fit:
     # Here, because few commands need them, and all would wait for them.
-    from pagemesh.cli.up.gpus import gpus_for
     from pagemesh.cli.up.memory import fit_machine
+    from pagemesh.cli.up.sharing import gpus_for
 
     gpus = gpus_for(config.hardware)
     if not gpus:

@@ -16,8 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from pagemesh.errors import PagemeshError
-from pagemesh.local.first_process import heed_sigterm
-from pagemesh.local.loading import loading
+from pagemesh.local.processes import heed_sigterm, loading
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -11,8 +11,8 @@ from typing import Final
 from pagemesh.cli.arguments import UsageError, parse
 from pagemesh.cli.longest_context import context_text
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.gpus import visible_gpus
 from pagemesh.cli.up.memory import fit_machine
+from pagemesh.cli.up.sharing import visible_gpus
 from pagemesh.cli.vllm.adapt import Adapted, adapt
 from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.variants import make_variant

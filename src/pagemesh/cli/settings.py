@@ -27,8 +27,8 @@ from pagemesh.config import (
     environment,
 )
 from pagemesh.config.connections import MeshTlsConfig
+from pagemesh.config.router import TENANT_NAME
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
-from pagemesh.config.tenants import TENANT_NAME
 from pagemesh.plan.settings import DeploymentConfig, GpuConfig
 
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+")

@@ -23,9 +23,14 @@ from pagemesh.config.engine import (
 )
 from pagemesh.config.environment import require, require_seconds
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
-from pagemesh.config.router import ApiConfig, ChatConfig, GenerationConfig, RequestLogConfig
+from pagemesh.config.router import (
+    ApiConfig,
+    ChatConfig,
+    GenerationConfig,
+    RequestLogConfig,
+    TenantsConfig,
+)
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
-from pagemesh.config.tenants import TenantsConfig
 
 __all__ = [
     "CPU_KV_CACHE_MEMORY",

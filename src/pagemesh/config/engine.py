@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from pagemesh.config.environment import require, require_seconds, require_share
-from pagemesh.config.model_names import names_of
+from pagemesh.config.served import names_of
 
 CPU_KV_CACHE_MEMORY: Final = 0.25
 """GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""

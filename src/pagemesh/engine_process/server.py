@@ -25,7 +25,7 @@ from pagemesh.engine_process.pipe import Command, EngineSettings, Loaded, Pinned
 from pagemesh.engine_process.staging_channel import serve
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.kv_memory.staged import StagedKv
-from pagemesh.local.loading import loading
+from pagemesh.local.processes import loading
 from pagemesh.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pagemesh.config import HubConfig
-from pagemesh.config.model_names import SHORT_NAMES, find_local, is_path
+from pagemesh.config.served import SHORT_NAMES, find_local, is_path
 from pagemesh.errors import ConfigError
 
 if TYPE_CHECKING:

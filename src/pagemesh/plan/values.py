@@ -6,7 +6,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from pagemesh.config.model_names import SHORT_NAMES
+from pagemesh.config.served import SHORT_NAMES
 from pagemesh.plan.commented_yaml import Noted, Tree, as_yaml
 from pagemesh.plan.deployment import Deployment
 from pagemesh.plan.host_memory import ALLOWANCE_GIB, host_memory

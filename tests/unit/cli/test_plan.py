@@ -10,9 +10,9 @@ import pytest
 
 from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up import gpus
-from pagemesh.cli.up.gpus import GpuShare, gpus_for, share_gpus, visible_gpus
+from pagemesh.cli.up import sharing as gpus
 from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports
+from pagemesh.cli.up.sharing import GpuShare, gpus_for, share_gpus, visible_gpus
 from pagemesh.config import (
     CacheConfig,
     ChatConfig,

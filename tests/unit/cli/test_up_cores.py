@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.cores import Shared, share_cores, shared_by_workers, worker_threads
 from pagemesh.cli.up.plan import Stage, make_plan, num_ports
+from pagemesh.cli.up.sharing import Shared, share_cores, shared_by_workers, worker_threads
 
 
 @pytest.mark.parametrize(

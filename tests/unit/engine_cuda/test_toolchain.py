@@ -10,7 +10,7 @@ import pytest
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.cuda import load
-from pagemesh.engine.cuda.toolchain import check_toolchain
+from pagemesh.engine.cuda.device import check_toolchain
 from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
 

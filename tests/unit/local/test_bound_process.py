@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 
 
 def test_the_program_runs_as_if_it_had_been_started_itself() -> None:
@@ -36,7 +36,7 @@ def test_the_program_dies_with_its_parent() -> None:
     inner = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)")
     script = (
         "import os, subprocess, sys, time\n"
-        "from pagemesh.local.bound_process import bound_to\n"
+        "from pagemesh.local.processes import bound_to\n"
         f"child = subprocess.Popen(bound_to(os.getpid(), {inner!r}), stdout=subprocess.PIPE)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"

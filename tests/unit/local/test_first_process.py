@@ -10,7 +10,7 @@ import pytest
 
 NUMBERED = """
 import os, signal
-from pagemesh.local.first_process import heed_sigterm
+from pagemesh.local.processes import heed_sigterm
 pid = os.getpid()
 os.getpid = lambda: {number}
 heed_sigterm()
@@ -38,7 +38,7 @@ def test_sigterm_ends_a_process_that_has_no_handler_for_it_yet(
 
 REAPED = """
 import ctypes, os, subprocess, sys
-from pagemesh.local.first_process import reap_orphans
+from pagemesh.local.processes import reap_orphans
 PR_SET_CHILD_SUBREAPER = 36
 ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 read, write = os.pipe()

@@ -40,7 +40,7 @@ def test_a_command_is_loaded_without_the_collector_and_runs_with_it(tmp_path: Pa
 
 IMPORT_THAT_FAILS = """
 import gc
-from pagemesh.local.loading import loading
+from pagemesh.local.processes import loading
 try:
     with loading():
         import part_that_is_not_there

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pagemesh.config import HubConfig, model_names
+from pagemesh.config import HubConfig, served
 from pagemesh.errors import ConfigError
 from pagemesh.models.hub import Need
 from pagemesh.models.resolve import resolve_model_path
@@ -63,7 +63,7 @@ def test_an_image_has_its_models_below_its_environment(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     prefix = tmp_path / "opt"
-    monkeypatch.setattr(model_names, "_SHIPPED_BELOW", (tmp_path / "python", prefix))
+    monkeypatch.setattr(served, "_SHIPPED_BELOW", (tmp_path / "python", prefix))
     assert message_of("demo") == (
         "--model is 'demo', the model in models/demo of a checkout, the wheel and the images, but this installation came"
         " without it: write a folder or a hub id"

@@ -12,8 +12,7 @@ from typing import Final
 
 from pagemesh.cli.plan import plan_model
 from pagemesh.cli.settings import PlanConfig, UpConfig
-from pagemesh.cli.up.cores import can_share
-from pagemesh.cli.up.gpus import smallest_gpu
+from pagemesh.cli.up.sharing import can_share, smallest_gpu
 from pagemesh.config import CPU_KV_CACHE_MEMORY
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson

@@ -20,8 +20,7 @@ from pagemesh.cli.up.console import Console, ending
 from pagemesh.cli.up.plan import LAST_WORDS_S, MeshPlan, PartPlan, Stage
 from pagemesh.cli.up.readiness import grpc_serves, http_answers
 from pagemesh.errors import ConfigError, InternalError
-from pagemesh.local.bound_process import bound_to
-from pagemesh.local.first_process import reap_orphans
+from pagemesh.local.processes import bound_to, reap_orphans
 
 _REPORT_INTERVAL = 10.0
 

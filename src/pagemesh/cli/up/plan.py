@@ -11,8 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.cores import Shared, worker_threads
-from pagemesh.cli.up.gpus import GpuShare, share_gpus
+from pagemesh.cli.up.sharing import GpuShare, Shared, share_gpus, worker_threads
 from pagemesh.config import (
     GatewayConfig,
     KvStoreConfig,

@@ -13,10 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.console import Console
-from pagemesh.cli.up.cores import Shared, shared_by_workers
+from pagemesh.cli.up.console import Console, show_sample
 from pagemesh.cli.up.credentials import Credentials
-from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import (
     LOOPBACK,
@@ -25,7 +23,7 @@ from pagemesh.cli.up.plan import (
     num_ports,
 )
 from pagemesh.cli.up.readiness import held_ports, require_free
-from pagemesh.cli.up.sample import show_sample
+from pagemesh.cli.up.sharing import Shared, gpus_for, shared_by_workers
 from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
-from pagemesh.local.bound_process import bound_to
+from pagemesh.local.processes import bound_to
 from pagemesh.sampling.structured.outputs import PARAM, StructuredOutputs
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)

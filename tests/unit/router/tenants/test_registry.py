@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config.environment import API_KEY_VARIABLE
-from pagemesh.config.tenants import TenantsConfig
+from pagemesh.config.router import TenantsConfig
 from pagemesh.errors import ConfigError, UnauthenticatedError
 from pagemesh.router.tenants.keys import hash_of, new_key
 from pagemesh.router.tenants.registry import Registry

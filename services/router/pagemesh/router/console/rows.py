@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pagemesh.membership.arithmetic import arithmetic_classes, describe_mixture
-from pagemesh.membership.roster import WorkerState
+from pagemesh.membership.roster import WorkerState, arithmetic_classes, describe_mixture
 from pagemesh.messages import rate_from_proto
 from pagemesh.router.console.request_log import Place, RequestRecord
 from pagemesh.router.parity import Degraded

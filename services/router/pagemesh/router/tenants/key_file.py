@@ -22,7 +22,7 @@ import pydantic
 import yaml
 from pydantic import Field
 
-from pagemesh.config.tenants import TENANT_NAME, OutputPolicy
+from pagemesh.config.router import TENANT_NAME, OutputPolicy
 from pagemesh.errors import ConfigError
 from pagemesh.router.tenants.keys import read_hash
 from pagemesh.router.tenants.tenant import Limits, Tenant

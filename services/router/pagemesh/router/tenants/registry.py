@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pagemesh.config.environment import api_keys_of_environment
-from pagemesh.config.tenants import TenantsConfig
+from pagemesh.config.router import TenantsConfig
 from pagemesh.errors import ConfigError, UnauthenticatedError
 from pagemesh.router.tenants.key_file import KeyFileContent, read_content, tenants_by_key
 from pagemesh.router.tenants.keys import KeyRing, digest_of

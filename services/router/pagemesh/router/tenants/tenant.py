@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pagemesh.config.tenants import OutputPolicy
+from pagemesh.config.router import OutputPolicy
 
 DEFAULT_TENANT: Final = "default"
 """Whose keys those of `--api-key` are."""

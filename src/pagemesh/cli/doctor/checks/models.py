@@ -8,7 +8,7 @@ from typing import Final
 from pagemesh.cli.doctor.facts import Facts
 from pagemesh.cli.doctor.findings import Finding, Result, Status
 from pagemesh.cli.doctor.words import count, does, join, odd_ones
-from pagemesh.membership.arithmetic import arithmetic_classes, describe_mixture
+from pagemesh.membership.roster import arithmetic_classes, describe_mixture
 from pagemesh.v1 import process_pb2, types_pb2
 
 NAME: Final = "models"
