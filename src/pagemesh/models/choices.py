@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from pagemesh.config import KvCacheDtype
 from pagemesh.core.engine import Pooling
 from pagemesh.errors import ConfigError
+from pagemesh.models.architectures.architecture import DEFAULT_POOLING
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.tokenizer.folder import end_token_id
@@ -140,9 +141,6 @@ def read_sentence_length(folder: Path) -> float | None:
 
 
 MODULES_FILE: Final = "modules.json"
-
-DEFAULT_POOLING: Final = Pooling("last", normalize=True)
-"""Of decoders whose folder says nothing, as in vLLM."""
 
 _PoolingKind = Literal["last", "mean", "cls"]
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from pagemesh.core.engine import Pooling
-from pagemesh.models.choices import DEFAULT_POOLING
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec
 
 if TYPE_CHECKING:
     import torch
 
+
+DEFAULT_POOLING: Final = Pooling("last", normalize=True)
+"""Of decoders whose folder says nothing, as in vLLM."""
 
 _SCALE_NAME: Final = re.compile(
     r"(?:^|\.)layers\.(\d+)\.self_attn\.(?:attn\.|k_proj\.|v_proj\.)?([kv])_scale$"
