@@ -76,7 +76,7 @@ def sampling_to_proto(sampling: SamplingParams) -> types_pb2.SamplingParams:
 
 
 def sampling_from_proto(sampling: types_pb2.SamplingParams) -> SamplingParams:
-    """How tokens are chosen; `sampling.validation` checks it, but for what the output must look like.
+    """How tokens are chosen; `check_sampling` checks it, but for what the output must look like.
 
     Raises InvalidRequestError when that is faulty.
     """

@@ -18,8 +18,8 @@ from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel
 from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.sampling.sampler import sample
-from pagemesh.sampling.samples import SampledRow, Samples
+from pagemesh.sampling.host_sampler import sample
+from pagemesh.sampling.plan import SampledRow, Samples
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.runner_driver import Driver
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES

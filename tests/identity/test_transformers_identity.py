@@ -15,9 +15,9 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.core.request import EngineRequest
+from pagemesh.kernels.sampling.interface import uniform_draws
 from pagemesh.models.loader import load_model
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.randomness import uniform_draws
 from tests.identity.checkpoints import Model, load_reference
 from tests.identity.engines import Peer, generate
 from tests.identity.prompts import make_prompts

@@ -22,7 +22,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.kv_memory.memory import KvMemory
 from pagemesh.models.loader import LoadedModel
-from pagemesh.sampling.sampler import HostSampler, sample
+from pagemesh.sampling.host_sampler import HostSampler, sample
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 
 

@@ -16,7 +16,7 @@ from pagemesh.engine.paged_model import KvFiniteCheck
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.samples import PendingScores, SampledRow, Sampler, not_finite_error
+from pagemesh.sampling.plan import PendingScores, SampledRow, Sampler, not_finite_error
 from pagemesh.scheduler.batch import PromptTargets, ScheduledSequence
 
 

@@ -16,9 +16,8 @@ from pagemesh.llm.inbox import Deliveries, Progress
 from pagemesh.llm.outputs import CompletionOutput, Position, RequestOutput, read_logprobs
 from pagemesh.llm.params import SamplingParams
 from pagemesh.llm.prompts import EncodedPrompt, at
-from pagemesh.sampling.best_of import best_answers
-from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.sampling.seeds import Seeds
+from pagemesh.sampling.logprobs import TokenLogprobs, best_answers
+from pagemesh.sampling.params import Seeds
 from pagemesh.scheduler.limits import check_request
 from pagemesh.tokenizer.detokenizer import AnswerText
 from pagemesh.tokenizer.tokenizer import Tokenizer, encode_bad_words

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling import params as engine_params
+from pagemesh.sampling.params import check_sampling
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.sampling.validation import check_sampling
 
 _SEED_MASK: Final = 2**64 - 1
 _MAX_TOKENS: Final = 2**31 - 1

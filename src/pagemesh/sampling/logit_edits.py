@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pagemesh.sampling.logit_rules import LogitRules
+from pagemesh.sampling.logits_rules import LogitRules, TokenHistory
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.token_history import TokenHistory
 
 RowRules = tuple[int, SamplingParams, LogitRules]
 """Index of a row, its parameters and its rules."""

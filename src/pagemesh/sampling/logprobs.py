@@ -1,7 +1,8 @@
-"""Log probabilities of one token and of its likeliest rivals. Plain data, no torch."""
+"""Log probabilities of one token and of its likeliest rivals, and the best of several answers. No torch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pagemesh.sampling.params import MAX_LOGPROBS
@@ -30,3 +31,15 @@ class TokenLogprobs(NamedTuple):
 
     top_logprobs: tuple[float, ...] = ()
     """Their log probabilities."""
+
+
+def best_answers(cumulative_logprobs: Sequence[float], n: int) -> list[int]:
+    """Indices of the `n` answers with the highest cumulative log probability, best first.
+
+    As vLLM ranks them: by the sum and not by the mean, so that of equally probable tokens fewer are
+    better. Of equal answers the earlier one comes first; all answers, when there are no more than `n`.
+    """
+    ranked = sorted(
+        range(len(cumulative_logprobs)), key=cumulative_logprobs.__getitem__, reverse=True
+    )
+    return ranked[:n]

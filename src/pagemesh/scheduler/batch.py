@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemesh.errors import PagemeshError
-from pagemesh.sampling.logit_rules import LogitRules
+from pagemesh.sampling.logits_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.constraint import TokenConstraint

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.errors import ContextLengthError, InvalidRequestError, UnsupportedError
-from pagemesh.sampling.validation import check_sampling
+from pagemesh.sampling.params import check_sampling
 from pagemesh.scheduler.request import Request
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pagemesh.core.engine import Pooling
 from pagemesh.core.request import EngineRequest
-from pagemesh.sampling.logit_rules import LogitRules
+from pagemesh.sampling.logits_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint
 

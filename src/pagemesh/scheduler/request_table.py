@@ -17,7 +17,7 @@ from pagemesh.core.engine import EngineInfo
 from pagemesh.core.load import GrammarTotals
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
-from pagemesh.sampling.logit_rules import make_logit_rules
+from pagemesh.sampling.logits_rules import make_logit_rules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.scheduler.kv_cache import KvCacheManager

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from pagemesh.sampling.samples import SampledRow, Samples
+from pagemesh.sampling.plan import SampledRow, Samples
 from tests.unit.sampling.sampled import CPU, Allow, Refuse, make_row, make_ruled_row, sample_on
 
 CHOSEN: Final = Path(__file__).with_name("chosen.json")

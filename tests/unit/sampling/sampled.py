@@ -15,10 +15,10 @@ from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kernels.dispatch import backend_for
-from pagemesh.sampling.logit_rules import make_logit_rules
-from pagemesh.sampling.make_sampler import make_sampler
+from pagemesh.sampling.logits_rules import make_logit_rules
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.samples import SampledRow, Sampler, Samples
+from pagemesh.sampling.plan import SampledRow, Sampler, Samples
+from pagemesh.sampling.sampler import make_sampler
 from tests.support.host_accelerator import HostAccelerator
 
 CPU = torch.device("cpu")

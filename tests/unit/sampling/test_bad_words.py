@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.sampling.bad_words import BadWords
+from pagemesh.sampling.logits_rules import BadWords
 
 sequences = st.lists(st.integers(0, 2), max_size=7)
 words = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=5)

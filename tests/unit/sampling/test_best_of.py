@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from pagemesh.sampling.best_of import best_answers
+from pagemesh.sampling.logprobs import best_answers
 
 
 def test_the_most_probable_answers_come_first() -> None:

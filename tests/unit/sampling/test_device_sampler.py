@@ -12,8 +12,8 @@ import torch
 
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.sampling.cuda import CudaTokenChooser
-from pagemesh.sampling import device_sampler
-from pagemesh.sampling.samples import SampledRow, Samples
+from pagemesh.sampling import sampler as device_sampler
+from pagemesh.sampling.plan import SampledRow, Samples
 from tests.support.host_accelerator import HostAccelerator
 from tests.support.tolerances import float32_tolerance
 from tests.unit.sampling.sampled import (

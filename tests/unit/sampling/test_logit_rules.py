@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.sampling.logit_edits import apply_rules, forbid
-from pagemesh.sampling.logit_rules import LogitRules, make_logit_rules
+from pagemesh.sampling.logits_rules import LogitRules, make_logit_rules
 from pagemesh.sampling.params import SamplingParams
 
 VOCAB_SIZE = 8

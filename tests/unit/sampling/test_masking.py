@@ -7,7 +7,7 @@ import torch
 
 from pagemesh.sampling.masking import apply_constraints
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.samples import SampledRow
+from pagemesh.sampling.plan import SampledRow
 from tests.unit.sampling.sampled import Allow, Refuse, fewer, sample_on
 
 VOCAB_SIZE = 70

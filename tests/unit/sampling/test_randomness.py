@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pagemesh.sampling.randomness import philox, uniform_draws
+from pagemesh.kernels.sampling.interface import philox, uniform_draws
 
 # Known answers of philox4x32-10 from the authors' library, Random123 (tests/kat_vectors).
 KNOWN_ANSWERS = [

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.sampling import sampler
+from pagemesh.kernels.sampling.interface import uniform_draws
+from pagemesh.sampling import host_sampler
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.randomness import uniform_draws
 from tests.unit.sampling.sampled import (
     CPU,
     fewer,
@@ -289,5 +289,5 @@ def test_a_batch_without_rules_edits_nothing(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("edited")
 
     for name in ("apply_rules", "forbid", "score_tokens"):
-        monkeypatch.setattr(sampler, name, fail)
+        monkeypatch.setattr(host_sampler, name, fail)
     ids_on(CPU, torch.randn(5, 30), [make_row(i, min_p=0.1, top_k=5) for i in range(5)])

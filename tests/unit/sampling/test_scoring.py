@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.sampling.samples import Scores
+from pagemesh.sampling.plan import Scores
 from pagemesh.sampling.scoring import score_tokens
 from tests.support.tolerances import float32_tolerance
 from tests.unit.sampling.sampled import accelerator_of, sampler_on

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.validation import check_sampling
+from pagemesh.sampling.params import SamplingParams, check_sampling
 
 NAN, INF = math.nan, math.inf
 VOCAB_SIZE = 100

@@ -15,8 +15,7 @@ from pagemesh.router.chat.rendering import Rendering
 from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.openai.truncation import Truncation
 from pagemesh.router.request_lines import RequestLines
-from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
-from pagemesh.sampling.seeds import Seeds
+from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS, Seeds
 from pagemesh.tokenizer.model_defaults import (
     GenerationDefaults,
     Matryoshka,

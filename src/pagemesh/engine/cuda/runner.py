@@ -20,7 +20,7 @@ from pagemesh.engine.runner import LayerProgress, compute_step
 from pagemesh.engine.step_inputs import StepInputs, StepRows, make_step_inputs
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
-from pagemesh.sampling.make_sampler import make_sampler
+from pagemesh.sampling.sampler import make_sampler
 from pagemesh.scheduler.batch import Batch, BlockMoves
 
 MOST_UNTOLD: Final = 128

@@ -13,7 +13,6 @@ from typing import Final
 import llguidance
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.sampling.structured.complexity import inner_schemas
 from pagemesh.sampling.structured.outputs import (
     JSON_WHITESPACE,
     PARAM,
@@ -21,7 +20,7 @@ from pagemesh.sampling.structured.outputs import (
     StructuredOutputs,
     inline_schemas,
 )
-from pagemesh.sampling.structured.schema_numbers import round_bounds
+from pagemesh.sampling.structured.schemas import inner_schemas, round_bounds
 
 _MAX_MESSAGE_CHARS: Final = 300
 

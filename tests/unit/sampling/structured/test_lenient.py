@@ -12,9 +12,9 @@ import pydantic
 import pytest
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.sampling.structured.lenient import leniently
 from pagemesh.sampling.structured.matcher import make_matcher
 from pagemesh.sampling.structured.outputs import StructuredOutputs
+from pagemesh.sampling.structured.schemas import leniently
 
 
 class Parcel(pydantic.BaseModel):

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling.structured.guidance import GuidanceBackend
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.sampling.structured.schema_numbers import round_bounds
+from pagemesh.sampling.structured.schemas import round_bounds
 from tests.unit.sampling.structured.test_guidance import EOS, VOCAB_SIZE, fits, start
 
 E53, E63 = 2**53, 2**63

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
-from pagemesh.sampling.best_of import best_answers
-from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.logprobs import TokenLogprobs, best_answers
 from pagemesh.tokenizer.detokenizer import TokenPlace
 
 

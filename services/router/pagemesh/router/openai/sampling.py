@@ -9,9 +9,8 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.router.generation.request import Choice
 from pagemesh.router.openai.fields import RequestFields
 from pagemesh.router.served_model import ServedModel
-from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.params import SamplingParams, check_sampling
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.sampling.validation import check_sampling
 
 _SEED_MASK = 2**64 - 1
 

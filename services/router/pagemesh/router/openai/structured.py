@@ -9,8 +9,8 @@ import pydantic
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.sampling.structured.lenient import leniently
 from pagemesh.sampling.structured.outputs import StructuredOutputs
+from pagemesh.sampling.structured.schemas import leniently
 
 Schema = dict[str, Any] | str
 """A JSON schema, or its text."""

@@ -13,8 +13,8 @@ from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.forced import CallSyntax, Tool, arguments_schema
 from pagemesh.router.parsers.grammar_text import joined, literal
 from pagemesh.router.parsers.structured_thoughts import answer_rules, json_style
-from pagemesh.sampling.structured.lenient import GUIDANCE
 from pagemesh.sampling.structured.outputs import PARAM, StructuredKind, StructuredOutputs
+from pagemesh.sampling.structured.schemas import GUIDANCE
 
 _BESIDE: Final = "beside tools"
 _BLANKS: Final = r"[ \t\r\n]*"

@@ -13,8 +13,8 @@ from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.formats import find_tool_format
 from pagemesh.router.parsers.grammar_text import GrammarText, joined
 from pagemesh.router.parsers.tool_format import TokenId, ToolFormat, WrittenCalls
-from pagemesh.sampling.structured.lenient import GUIDANCE, leniently
 from pagemesh.sampling.structured.outputs import JSON_WHITESPACE
+from pagemesh.sampling.structured.schemas import GUIDANCE, leniently
 
 _NOT_IN_NAMES: Final = re.compile(r"""[\s\[\]{}<>"'`,;()]""")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -9,13 +9,13 @@ from typing import Any, Final
 from pagemesh.errors import UnsupportedError
 from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.grammar_text import ANYTHING, joined
-from pagemesh.sampling.structured.lenient import GUIDANCE
 from pagemesh.sampling.structured.outputs import (
     JSON_WHITESPACE,
     PARAM,
     StructuredKind,
     StructuredOutputs,
 )
+from pagemesh.sampling.structured.schemas import GUIDANCE
 
 _IN_REGEX: Final = re.compile(r"\\.|/|\n", re.DOTALL)
 _ESCAPED: Final = {"/": r"\/", "\n": r"\n"}

@@ -19,9 +19,8 @@ from pagemesh.router.openai.generation_request import hidden_tokens
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers.chat_messages import CHAT_NAMES, read_chat
 from pagemesh.router.servicers.generate_messages import TypedAnswer
-from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams
+from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams, check_sampling
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.sampling.validation import check_sampling
 from pagemesh.v1 import inference_pb2, types_pb2
 
 _SEED_MASK: Final = 2**64 - 1

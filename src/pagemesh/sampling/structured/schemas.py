@@ -1,13 +1,15 @@
-"""Whole numbers of schemas that a float64 does not hold.
+"""JSON schemas as the library that compiles them can follow them: bounds that it holds, and no more than it knows.
 
-The library that compiles schemas reads every number as a float64, and bounds of whole numbers as integers of 64
-bits: beyond 2^53 it would keep to another number than the client's.
+It reads every number as a float64, and bounds of whole numbers as integers of 64 bits: beyond 2^53 it would keep to
+another number than the client's.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
 from pagemesh.errors import InvalidRequestError
@@ -26,6 +28,21 @@ _MAX_REAL: Final = 10**16
 
 _SIDES: Final = (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1))
 """Names of the bounds, and the sign that makes the side one of least values."""
+
+GUIDANCE: Final = "x-guidance"
+"""Where a schema says how the grammar library is to take it."""
+
+_ESCAPED: Final = re.compile(r"\\[^1-9]", re.DOTALL)
+_UNFOLLOWED: Final = re.compile(r"\(\?<?[=!]|\\[1-9]")
+"""What no automaton can look for: what stands around a place, and what came before. The library refuses it."""
+
+_LITERAL: Final = frozenset({"const", "enum", "default", "examples"})
+"""Keywords of schemas with values."""
+
+_BY_NAME: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
+"""Keywords of schemas with schemas by names of the client's."""
 
 
 def check_values(name: str, value: object, param: str) -> None:
@@ -120,3 +137,45 @@ def _shown(number: float) -> str:
     if isinstance(number, int) and abs(number) >= 10**40:
         return f"a number of {int(math.log10(abs(number))) + 1} digits"
     return f"{number}"
+
+
+def leniently(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without what cannot be enforced: the grammar library leaves out keywords and formats that it does
+    not know, and this the patterns."""
+    whole: dict[str, Any] = copy.deepcopy(dict(schema))
+    for inner in inner_schemas(whole):
+        pattern = inner.get("pattern")
+        if isinstance(pattern, str) and _UNFOLLOWED.search(_ESCAPED.sub("", pattern)):
+            del inner["pattern"]
+    given = whole.get(GUIDANCE)
+    whole[GUIDANCE] = {**(given if isinstance(given, dict) else {}), "lenient": True}
+    return whole
+
+
+def schema_values(schema: object) -> Iterator[tuple[int, Any]]:
+    """Everything in a schema with how deep it lies; not by recursion, which has a limit of its own."""
+    waiting: list[tuple[int, Any]] = [(1, schema)]
+    while waiting:
+        depth, value = waiting.pop()
+        yield depth, value
+        inner = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        )
+        waiting += [(depth + 1, each) for each in inner if isinstance(each, (dict, list))]
+
+
+def inner_schemas(schema: object) -> Iterator[dict[str, Any]]:
+    """The schema and those within it: values that it only names, such as those of `const`, are none, and properties
+    may be called like keywords."""
+    waiting: list[object] = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            yield value
+            for key, inner in value.items():
+                if key in _BY_NAME and isinstance(inner, dict):
+                    waiting += inner.values()
+                elif key not in _LITERAL:
+                    waiting.append(inner)
