@@ -9,17 +9,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from contest import Contest
 
-from pagemesh.kernels.logprobs import TokenScores, make_token_scorer, score_rows
-from pagemesh.kernels.sampling import (
-    DrawParameters,
-    SamplingPlan,
-    draw_tokens,
-    make_token_chooser,
-)
+from pagemesh.kernels.logprobs import TokenScores, make_token_scorer
+from pagemesh.kernels.sampling import SamplingPlan, make_token_chooser
 
 ITEM = 2
 NUM_TOP = 5
@@ -74,29 +68,17 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
 def choosing(logits: torch.Tensor, kind: Kind) -> Callable[[], object]:
     """Our way on the logits' device."""
     num_rows, vocab_size = logits.shape
-    if logits.device.type == "cpu":
-        if kind.temperature == 0.0:
-            return lambda: logits.float().max(-1)
-        draws = np.random.default_rng(0).random(num_rows)
-        parameters = DrawParameters(
-            temperatures=[kind.temperature] * num_rows,
-            top_ks=[kind.top_k] * num_rows,
-            min_ps=[0.0] * num_rows,
-            top_ps=[kind.top_p] * num_rows,
-            draws=draws,
-        )
-        return lambda: draw_tokens(logits.float(), parameters)
     choose = make_token_chooser(vocab_size, logits.device)
     token_ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     flags = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
-    return partial(choose, logits, make_plan(logits, kind), token_ids, flags)
+    plan = make_plan(logits, kind) if kind.temperature > 0.0 else None
+    return partial(choose, logits, plan, token_ids, flags)
 
 
 def make_plan(logits: torch.Tensor, kind: Kind) -> SamplingPlan:
     num_rows, vocab_size = logits.shape
     full = partial(torch.full, (num_rows,), device=logits.device)
     empty = partial(torch.empty, device=logits.device)
-    num_drawn = num_rows if kind.temperature > 0.0 else 0
     return SamplingPlan(
         temperatures=full(fill_value=kind.temperature, dtype=torch.float64),
         top_ps=full(fill_value=kind.top_p, dtype=torch.float64),
@@ -104,7 +86,7 @@ def make_plan(logits: torch.Tensor, kind: Kind) -> SamplingPlan:
         seeds=torch.arange(num_rows, device=logits.device),
         positions=torch.arange(num_rows, device=logits.device),
         top_ks=full(fill_value=kind.top_k, dtype=torch.int32),
-        drawn_rows=torch.arange(num_drawn, dtype=torch.int32, device=logits.device),
+        drawn_rows=torch.arange(num_rows, dtype=torch.int32, device=logits.device),
         edit_slots=full(fill_value=-1, dtype=torch.int32),
         penalties=empty(0, 3),
         entry_bounds=empty(0, 5, dtype=torch.int32),
@@ -132,8 +114,6 @@ def choose_by_torch(logits: torch.Tensor, kind: Kind) -> torch.Tensor:
 def scoring(logits: torch.Tensor, token_ids: torch.Tensor) -> Callable[[], object]:
     """Our way on the logits' device."""
     num_rows = len(logits)
-    if logits.device.type == "cpu":
-        return lambda: score_rows(logits.float(), token_ids, NUM_TOP)
     empty = partial(torch.empty, device=logits.device)
     scores = TokenScores(
         norms=empty(num_rows),

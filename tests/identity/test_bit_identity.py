@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine import cpu_runner
 from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel
 from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.sampling.host_sampler import sample
-from pagemesh.sampling.plan import SampledRow, Samples
+from pagemesh.sampling.plan import SampledRow
+from pagemesh.sampling.sampler import PendingSamples, Sampler
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.runner_driver import Driver
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
@@ -110,12 +109,15 @@ def logits_as_served(
 ) -> torch.Tensor:
     """Of whole prompts; decodes are recorded and run again, where the model's can be."""
     steps = []
+    launch = Sampler.launch
 
-    def keep_and_sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
+    def keep_and_launch(
+        sampler: Sampler, logits: torch.Tensor, rows: Sequence[SampledRow]
+    ) -> PendingSamples:
         steps.append(logits.clone())
-        return sample(logits, rows)
+        return launch(sampler, logits, rows)
 
-    monkeypatch.setattr(cpu_runner, "sample", keep_and_sample)
+    monkeypatch.setattr(Sampler, "launch", keep_and_launch)
     Driver(CpuRunner(model, block_size=16, num_blocks=60), WHOLE).generate(prompts, NUM_TOKENS)
     monkeypatch.undo()
     return torch.stack(steps)

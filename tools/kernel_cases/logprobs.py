@@ -7,13 +7,14 @@ from functools import partial
 
 import torch
 
-from pagemesh.kernels.logprobs import TokenScores, make_token_scorer
+from pagemesh.kernels.logprobs import TokenScores
+from pagemesh.kernels.logprobs.cuda import CudaTokenScorer
 from tools.kernel_cases.case import Case, meta
 
 
 def cases() -> Iterator[Case]:
     """A token alone, and with as many of the likeliest as are reported at most."""
-    score = make_token_scorer(torch.device("meta"))
+    score = CudaTokenScorer(torch.device("meta"))
     rows, token_ids = meta(8, dtype=torch.int32), meta(8, dtype=torch.int64)
     for vocab_size in (32_000, 128_256, 262_144):
         logits = meta(8, vocab_size)

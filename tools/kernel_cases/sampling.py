@@ -7,14 +7,15 @@ from functools import partial
 
 import torch
 
-from pagemesh.kernels.sampling import SamplingPlan, make_token_chooser
+from pagemesh.kernels.sampling import SamplingPlan
+from pagemesh.kernels.sampling.cuda import CudaTokenChooser
 from tools.kernel_cases.case import Case, meta
 
 
 def cases() -> Iterator[Case]:
     """Rows of logits as the heads give them; a batch may have all kinds of rows."""
     for vocab_size in (32_000, 128_256, 262_144):
-        choose = make_token_chooser(vocab_size, torch.device("meta"))
+        choose = CudaTokenChooser(vocab_size, torch.device("meta"))
         for dtype in (torch.bfloat16, torch.float32):
             logits = meta(8, vocab_size, dtype=dtype)
             results = meta(8, dtype=torch.int64), meta(8, dtype=torch.int32)

@@ -18,10 +18,13 @@ _NOWHERE: Final = 2**31 - 1
 _ALL: Final = range(LANES)
 
 
-def arg_max(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def arg_max(
+    logits: torch.Tensor, indices: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Of logits [R, vocab]: each row's greatest value, float32 [R], and where it stands first, int64 [R].
 
-    The value of a row with a NaN is NaN, and its index any. As `torch.max`.
+    The value of a row with a NaN is NaN, and its index any. As `torch.max`. On a CPU the indices are written to
+    `indices`, a dense tensor, if it is given.
     """
     if logits.device.type != "cpu":
         greatest = logits.float().max(dim=-1)
@@ -29,7 +32,8 @@ def arg_max(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     num_rows, size = logits.shape
     values = torch.empty(num_rows, dtype=torch.float32)
-    indices = torch.empty(num_rows, dtype=torch.int64)
+    if indices is None:
+        indices = torch.empty(num_rows, dtype=torch.int64)
     addresses = (logits.data_ptr(), logits.stride(0), values.data_ptr(), indices.data_ptr())
     _compile(size, logits.dtype).run(num_rows, size, addresses)
     return values, indices

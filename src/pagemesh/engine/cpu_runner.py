@@ -22,7 +22,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.kv_memory.memory import KvMemory
 from pagemesh.models.loader import LoadedModel
-from pagemesh.sampling.host_sampler import HostSampler, sample
+from pagemesh.sampling.sampler import Sampler
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 
 
@@ -55,6 +55,7 @@ class CpuRunner:
         num_weights = model.shape.num_layers * model.shape.num_layer_weights
         self._decodes = RecordedDecodes(self._model, num_weights)
         self._vocab_size = model.vocab_size
+        self._sampler = Sampler(model.vocab_size, torch.device("cpu"))
         self._launched: ComputedStep | None = None
 
     def move(self, moves: BlockMoves) -> None:
@@ -81,10 +82,12 @@ class CpuRunner:
         places = rows.places(batch.sequences)
         if in_one_call:
             logits = self._decodes.run(inputs, columns)
-            self._launched = ComputedStep(rows, logits, lambda logits: logits, places)
+            self._launched = ComputedStep(
+                rows, logits, lambda logits: logits, self._sampler, places
+            )
         else:
             hidden = self._compute(inputs, columns, rows, watch)
-            self._launched = ComputedStep(rows, hidden, self._model.logits, places)
+            self._launched = ComputedStep(rows, hidden, self._model.logits, self._sampler, places)
         return self._launched
 
     def _compute(
@@ -157,10 +160,16 @@ class ComputedStep:
     """Implements `PendingStep`; its hidden states are there from the start."""
 
     def __init__(
-        self, rows: StepRows, hidden: torch.Tensor, head: Head, places: Sequence[int]
+        self,
+        rows: StepRows,
+        hidden: torch.Tensor,
+        head: Head,
+        sampler: Sampler,
+        places: Sequence[int],
     ) -> None:
         """From hidden states [R, hidden] of the rows; `places` has the batch's order, see `StepRows`."""
         self._rows = rows
+        self._sampler = sampler
         self._hidden: torch.Tensor | None = hidden
         self._head = head
         self._places = places
@@ -172,7 +181,7 @@ class ComputedStep:
         assert hidden is not None, "it was sampled"
         # The step is kept for the next one, which need not have memory for both.
         self._hidden = None
-        prompt_logprobs, errors = rows.score(hidden, self._head, HostSampler()).read()
+        prompt_logprobs, errors = rows.score(hidden, self._head, self._sampler).read()
         if rows.probe is not None:
             errors = {**rows.probe.errors(rows.probe.sums.numpy()), **errors}
         pooled = rows.pooled(hidden)
@@ -181,7 +190,8 @@ class ComputedStep:
         if not rows.sampled:
             self._result = StepResult((), {}, prompt_logprobs, states, errors)
             return
-        samples = sample(self._head(hidden[: len(rows.sampled)]), rows.sampled)
+        logits = self._head(hidden[: len(rows.sampled)])
+        samples = self._sampler.launch(logits, rows.sampled).read()
         token_ids = [samples.token_ids[place] for place in self._places]
         errors |= samples.errors
         self._result = StepResult(token_ids, samples.logprobs, prompt_logprobs, states, errors)

@@ -16,7 +16,8 @@ from pagemesh.engine.paged_model import KvFiniteCheck
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.plan import PendingScores, SampledRow, Sampler, not_finite_error
+from pagemesh.sampling.plan import SampledRow, not_finite_error
+from pagemesh.sampling.sampler import PendingScores, Sampler
 from pagemesh.scheduler.batch import PromptTargets, ScheduledSequence
 
 

@@ -1,12 +1,17 @@
-"""What is sampled for, as rows and as the flat arrays of a `SamplingPlan`, and what was sampled."""
+"""What is sampled for, as rows and as the flat arrays of a `SamplingPlan`, and what was sampled.
+
+Arrays go to the device by one copy, and what it chose comes back by one.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
 from math import prod
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +23,14 @@ from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.sampling.structured.outputs import PARAM as STRUCTURED_OUTPUTS
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+_WORD_BITS: Final = 32
+"""Of a mask."""
+
+_ALIGNMENT: Final = 16
+"""Of every tensor that shares memory with others, in bytes: what the widest accesses of a device need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,47 +72,6 @@ class Scores(NamedTuple):
     """Whether all logits were; if not, the log probabilities have no meaning."""
 
 
-class PendingSamples(Protocol):
-    """Tokens that a device was told to choose."""
-
-    @property
-    def token_ids(self) -> torch.Tensor:
-        """One id per row, int64 [R], on the logits' device: what comes next on it may use them already.
-
-        Those of rows that fail are ids of the vocabulary, but without meaning.
-        """
-        ...
-
-    def read(self) -> Samples:
-        """Wait for the device, and bring what it chose to the host. Once."""
-        ...
-
-
-class PendingScores(Protocol):
-    """Tokens that a device was told to score."""
-
-    def read(self) -> Scores:
-        """Wait for the device, and bring the scores to the host. Once."""
-        ...
-
-
-class Sampler(Protocol):
-    """Chooses tokens for one vocabulary on one device."""
-
-    def launch(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> PendingSamples:
-        """Choose one token for each row of logits [R, vocab], which may be overwritten; does not wait.
-
-        In vLLM's order (v1/sample/sampler.py): log probabilities of the logits as they are, then biases,
-        penalties and what is forbidden, then temperature, top-k, min-p and top-p. Every row's result
-        depends on that row alone: its logits, its parameters and its (seed, position).
-        """
-        ...
-
-    def score(self, logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> PendingScores:
-        """Log probabilities of one token for each row of logits [R, vocab]; does not wait."""
-        ...
-
-
 def not_finite_error(request_id: str) -> PagemeshError:
     """Of a row of logits that are not finite."""
     return InternalError(
@@ -138,9 +110,9 @@ def is_edited(row: SampledRow) -> bool:
     return row.rules is not None or row.constraint is not None or len(row.suppressed_token_ids) > 0
 
 
-Arrays = dict[str, npt.NDArray[np.generic]]
-
-_WORD_BITS = 32
+def needs_plan(rows: Sequence[SampledRow]) -> bool:
+    """Whether any row takes another token than its likeliest."""
+    return any(not row.params.greedy or is_edited(row) for row in rows)
 
 
 def plan_arrays(
@@ -151,70 +123,90 @@ def plan_arrays(
     Copies what the rows refer to: their rules may change when this has returned.
     """
     params = [row.params for row in rows]
-    edited = [index for index, row in enumerate(rows) if is_edited(row)]
-    slots = np.full(len(rows), -1, np.int32)
-    slots[edited] = np.arange(len(edited))
+    edited = [row for row in rows if is_edited(row)]
+    numbers = count()
+    slots = [next(numbers) if is_edited(row) else -1 for row in rows]
     top_ks = [p.top_k if 0 < p.top_k < vocab_size else 0 for p in params]
     drawn = [index for index, p in enumerate(params) if not p.greedy]
+    shares = [p.temperature for p in params], [p.top_p for p in params], [p.min_p for p in params]
+    temperatures, top_ps, min_ps = np.array(shares, np.float64)
+    counters = [p.seed for p in params], [row.position for row in rows]
+    seeds, positions = np.array(counters, np.uint64).view(np.int64)
+    kept, edit_slots = np.array((top_ks, slots), np.int32)
     arrays: Arrays = {
-        "temperatures": np.array([p.temperature for p in params], np.float64),
-        "top_ps": np.array([p.top_p for p in params], np.float64),
-        "min_ps": np.array([p.min_p for p in params], np.float64),
-        "seeds": np.array([p.seed for p in params], np.uint64).view(np.int64),
-        "positions": np.array([row.position for row in rows], np.int64),
-        "top_ks": np.array(top_ks, np.int32),
+        "temperatures": temperatures,
+        "top_ps": top_ps,
+        "min_ps": min_ps,
+        "seeds": seeds,
+        "positions": positions,
+        "top_ks": kept,
         "drawn_rows": np.array(drawn, np.int32),
-        "edit_slots": slots,
+        "edit_slots": edit_slots,
     }
-    arrays |= _entries([rows[index] for index in edited])
-    masks, errors = _masks([rows[index] for index in edited], vocab_size)
-    return arrays | masks, errors
+    if not edited:
+        return arrays | _no_edits(vocab_size), {}
+    masks, errors = _masks(edited, vocab_size)
+    return arrays | _entries(edited) | masks, errors
+
+
+@lru_cache(maxsize=8)
+def _no_edits(vocab_size: int) -> Arrays:
+    """Of a batch of which no row is edited."""
+    return {
+        "penalties": np.zeros((0, 3), np.float32),
+        "entry_bounds": np.zeros((0, 5), np.int32),
+        "entry_ids": np.zeros(0, np.int32),
+        "entry_values": np.zeros(0, np.float32),
+        "mask_rows": np.zeros(0, np.int32),
+        "masks": np.zeros((0, -(-vocab_size // _WORD_BITS)), np.int32),
+    }
 
 
 def _entries(rows: Sequence[SampledRow]) -> Arrays:
     """Biases, penalties and forbidden tokens of rows that are edited."""
-    penalties, bounds = np.zeros((len(rows), 3), np.float32), np.zeros((len(rows), 5), np.int32)
-    ids: list[npt.NDArray[np.int32]] = []
-    values: list[npt.NDArray[np.float32]] = []
+    bounds: list[int] = []
+    ids: list[array[int]] = []
+    valued: list[tuple[int, array[int] | array[float]]] = []
     end = 0
-    for slot, row in enumerate(rows):
-        p = row.params
-        penalties[slot] = p.repetition_penalty, p.frequency_penalty, p.presence_penalty
-        for kind, (kind_ids, kind_values) in enumerate(_kinds(row)):
-            bounds[slot, kind] = end
-            ids.append(kind_ids)
-            values.append(kind_values)
-            end += len(kind_ids)
-        bounds[slot, 4] = end
+    for row in rows:
+        for kind_ids, values in _kinds(row):
+            bounds.append(end)
+            if kind_ids:
+                ids.append(kind_ids)
+                if values is not None:
+                    valued.append((end, values))
+                end += len(kind_ids)
+        bounds.append(end)
+    entry_values = np.zeros(end, np.float32)
+    for begin, values in valued:
+        entry_values[begin : begin + len(values)] = values
+    params = [row.params for row in rows]
+    penalties = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in params]
     return {
-        "penalties": penalties,
-        "entry_bounds": bounds,
-        "entry_ids": np.concatenate(ids) if ids else np.zeros(0, np.int32),
-        "entry_values": np.concatenate(values) if values else np.zeros(0, np.float32),
+        "penalties": np.array(penalties, np.float32),
+        "entry_bounds": np.array(bounds, np.int32).reshape(-1, 5),
+        "entry_ids": np.frombuffer(b"".join(ids), np.int64).astype(np.int32),
+        "entry_values": entry_values,
     }
 
 
-_Kind = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
+_Kind: TypeAlias = "tuple[array[int], array[int] | array[float] | None]"
+_NOTHING: Final[_Kind] = array("q"), None
 
 
 def _kinds(row: SampledRow) -> tuple[_Kind, _Kind, _Kind, _Kind]:
     """Ids and values of biased tokens, of those seen, of those of the output, and of forbidden ones."""
     rules, params = row.rules, row.params
-    biased = seen = counted = _kind(array("q"))
+    biased = seen = counted = _NOTHING
     if rules is not None:
-        biased = _kind(rules.bias_ids, np.frombuffer(rules.biases, np.float32))
+        biased = rules.bias_ids, rules.biases
         history = rules.history
         if history is not None and params.repetition_penalty != 1.0:
-            seen = _kind(history.seen_ids)
+            seen = history.seen_ids, None
         if history is not None and (params.frequency_penalty or params.presence_penalty):
-            counts = np.frombuffer(history.output_counts, np.int64)
-            counted = _kind(history.output_ids, counts.astype(np.float32))
-    return biased, seen, counted, _kind(array("q", forbidden_ids(row)))
-
-
-def _kind(ids: array[int], values: npt.NDArray[np.float32] | None = None) -> _Kind:
-    copied = np.frombuffer(ids, np.int64).astype(np.int32)
-    return copied, np.zeros(len(copied), np.float32) if values is None else values
+            counted = history.output_ids, history.output_counts
+    forbidden = forbidden_ids(row)
+    return biased, seen, counted, (array("q", forbidden), None) if forbidden else _NOTHING
 
 
 def _masks(rows: Sequence[SampledRow], vocab_size: int) -> tuple[Arrays, dict[str, PagemeshError]]:
@@ -238,7 +230,7 @@ def _masks(rows: Sequence[SampledRow], vocab_size: int) -> tuple[Arrays, dict[st
             mask &= _bits(allowed, num_words)
         mask_rows[slot] = len(masks)
         masks.append(mask)
-    stacked = np.stack(masks) if masks else np.zeros((0, num_words), np.int32)
+    stacked = np.array(masks, np.int32).reshape(-1, num_words)
     return {"mask_rows": mask_rows, "masks": stacked}, errors
 
 
@@ -248,52 +240,104 @@ def _bits(ids: array[int], num_words: int) -> npt.NDArray[np.int32]:
     return np.packbits(bits, bitorder="little").view(np.int32)
 
 
-_ALIGNMENT: Final = 16
-"""Of every part, in bytes: what the widest accesses of a device need."""
-
-
-class Part(NamedTuple):
-    """A tensor to be packed."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-class Packing:
-    """Where each of several parts lies."""
-
-    def __init__(self, parts: Mapping[str, Part]) -> None:
-        self._places: dict[str, tuple[Part, int, int]] = {}
-        self.num_bytes = 0
-        """Of all of them together."""
-        for name, part in parts.items():
-            end = self.num_bytes + part.dtype.itemsize * prod(part.shape)
-            self._places[name] = part, self.num_bytes, end
-            self.num_bytes = -(-end // _ALIGNMENT) * _ALIGNMENT
-
-    def views(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parts within uint8 [num_bytes], by name."""
-        return {
-            name: memory[begin:end].view(part.dtype).view(part.shape)
-            for name, (part, begin, end) in self._places.items()
-        }
-
-
-class Download(Protocol):
+class ArrivingTensors(Protocol):
     """Tensors on their way to the host."""
 
-    def read(self) -> list[torch.Tensor]:
+    def read(self) -> Sequence[torch.Tensor]:
         """Wait for them. Once."""
         ...
 
 
-class Transfers(Protocol):
+class SamplingTransfers(Protocol):
     """Copies behind what the device was asked before, on the stream that computes."""
 
     def upload(self, arrays: Sequence[npt.NDArray[Any]]) -> list[torch.Tensor]:
         """The arrays on the device, as they are now, by one copy."""
         ...
 
-    def download(self, tensors: Sequence[torch.Tensor]) -> Download:
+    def download(self, tensors: Sequence[torch.Tensor]) -> ArrivingTensors:
         """Have tensors copied to the host, as they are when the device gets there."""
         ...
+
+
+class LocalTensors(NamedTuple):
+    """`ArrivingTensors` that are on the host already."""
+
+    tensors: Sequence[torch.Tensor]
+
+    def read(self) -> Sequence[torch.Tensor]:
+        return self.tensors
+
+
+class LocalTransfers:
+    """`SamplingTransfers` of the CPU, which copy nothing."""
+
+    def upload(self, arrays: Sequence[npt.NDArray[Any]]) -> list[torch.Tensor]:
+        return [torch.from_numpy(array) for array in arrays]
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> LocalTensors:
+        return LocalTensors(tensors)
+
+
+class Part(NamedTuple):
+    """A tensor of `Results`."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Results:
+    """Tensors that a device writes and the host reads: in one piece of memory, which one copy brings, where they are
+    copied."""
+
+    def __init__(
+        self, parts: Mapping[str, Part], device: torch.device, transfers: SamplingTransfers
+    ) -> None:
+        self._transfers = transfers
+        self._places: _Places | None = None
+        if isinstance(transfers, LocalTransfers):
+            self.tensors = {
+                name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in parts.items()
+            }
+            """On the device, by name."""
+            self._sent = [*self.tensors.values()]
+        else:
+            self._places, num_bytes = _places(parts)
+            # Of its own: the next step may be asked for before this one is read.
+            memory = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+            self.tensors = _views(memory, self._places)
+            self._sent = [memory]
+        self._arriving: ArrivingTensors | None = None
+
+    def send(self) -> None:
+        """Have them copied to the host, as they are when the device gets there. Once."""
+        self._arriving = self._transfers.download(self._sent)
+
+    def read(self) -> dict[str, torch.Tensor]:
+        """Wait for them; by name. Once."""
+        assert self._arriving is not None, "they were not sent"
+        arrived = self._arriving.read()
+        if self._places is None:
+            return dict(zip(self.tensors, arrived, strict=True))
+        return _views(arrived[0], self._places)
+
+
+_Places = dict[str, tuple[Part, int, int]]
+
+
+def _places(parts: Mapping[str, Part]) -> tuple[_Places, int]:
+    """Where the parts begin and end in memory that they share, and how many bytes that has."""
+    places: _Places = {}
+    begin = 0
+    for name, part in parts.items():
+        end = begin + part.dtype.itemsize * prod(part.shape)
+        places[name] = part, begin, end
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+    return places, begin
+
+
+def _views(memory: torch.Tensor, places: _Places) -> dict[str, torch.Tensor]:
+    return {
+        name: memory[begin:end].view(part.dtype).view(part.shape)
+        for name, (part, begin, end) in places.items()
+    }

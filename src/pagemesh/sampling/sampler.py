@@ -1,86 +1,104 @@
-"""From logits to token ids on a device for which the host does not wait, but where it reads the tokens.
+"""From logits to token ids: makes the plan of a batch, has it carried out on the logits' device, and scores tokens.
 
-A step has one copy to the device, which holds all that is asked of the rows, and one back.
+On a device for which the host does not wait, a step has one copy to the device, which holds all that is asked of
+the rows, and one back; the host waits where it reads the tokens. On a CPU nothing is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from pagemesh.errors import PagemeshError
-from pagemesh.kernels.dispatch import backend_for
+from pagemesh.kernels.arg_max import arg_max
 from pagemesh.kernels.logprobs import TokenScores, make_token_scorer
 from pagemesh.kernels.sampling import NOT_FINITE, NOTHING_LEFT, SamplingPlan, make_token_chooser
-from pagemesh.sampling.logprobs import TOP_SIZES
+from pagemesh.sampling.logprobs import TOP_SIZES, TokenLogprobs
 from pagemesh.sampling.plan import (
     Arrays,
-    Download,
-    Packing,
+    LocalTransfers,
     Part,
+    Results,
     SampledRow,
-    Sampler,
     Samples,
+    SamplingTransfers,
     Scores,
-    Transfers,
+    needs_plan,
     not_finite_error,
     nothing_left_error,
     plan_arrays,
 )
-from pagemesh.sampling.scoring import to_logprobs
 
 
-class DeviceSampler:
-    """`Sampler` of a device, used with one stream of it."""
+class Sampler:
+    """Chooses tokens for one vocabulary on one device, used with one stream of it."""
 
-    def __init__(self, vocab_size: int, device: torch.device, transfers: Transfers) -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device, transfers: SamplingTransfers | None = None
+    ) -> None:
+        """A CPU needs no transfers."""
         self._vocab_size = vocab_size
-        self._transfers = transfers
         self._device = device
+        self._transfers = transfers or LocalTransfers()
         self._choose = make_token_chooser(vocab_size, device)
         self._score = make_token_scorer(device)
 
-    def launch(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> DeviceSamples:
-        arrays, refused = plan_arrays(rows, self._vocab_size)
+    def launch(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> PendingSamples:
+        """Choose one token for each row of logits [R, vocab], which stay as they are; does not wait.
+
+        In vLLM's order (v1/sample/sampler.py): log probabilities of the logits as they are, then biases,
+        penalties and what is forbidden, then temperature, top-k, min-p and top-p. Every row's result
+        depends on that row alone: its logits, its parameters and its (seed, position).
+        """
         scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
-        asked = self._upload(arrays | {"scored_rows": np.array(scored, np.int32)})
-        scored_rows = asked.pop("scored_rows")
+        is_planned = needs_plan(rows)
+        if not scored and not is_planned and isinstance(self._transfers, LocalTransfers):
+            return _likeliest(logits, rows)
+        arrays: Arrays = {}
+        refused: Mapping[str, PagemeshError] = {}
+        if is_planned:
+            arrays, refused = plan_arrays(rows, self._vocab_size)
         num_top = max((rows[index].params.logprobs or 0 for index in scored), default=0)
+        if scored:
+            arrays["scored_rows"] = np.array(scored, np.int32)
+        asked = self._upload(arrays) if arrays else {}
+        scored_rows = asked.pop("scored_rows", None)
         parts = {
             "token_ids": Part(torch.int64, (len(rows),)),
             "flags": Part(torch.int32, (len(rows),)),
         }
-        packing = Packing(parts | self._score_parts(len(scored), num_top))
-        memory = self._memory(packing)
-        chosen = packing.views(memory)
-        token_ids, flags = chosen.pop("token_ids"), chosen.pop("flags")
-        self._choose(logits, SamplingPlan(**asked), token_ids, flags)
         if scored:
+            parts |= self._score_parts(len(scored), num_top)
+        results = Results(parts, self._device, self._transfers)
+        chosen = dict(results.tensors)
+        token_ids, flags = chosen.pop("token_ids"), chosen.pop("flags")
+        self._choose(logits, SamplingPlan(**asked) if asked else None, token_ids, flags)
+        if scored_rows is not None:
             self._score(logits, scored_rows, token_ids, TokenScores(**chosen))
-        arriving = Arriving(self._transfers, memory, packing)
-        return DeviceSamples(rows, scored, refused, token_ids, arriving)
+        results.send()
+        return PendingSamples(rows, scored, refused, token_ids, results.read)
 
-    def score(self, logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> DeviceScores:
+    def score(self, logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> PendingScores:
+        """Log probabilities of one token for each row of logits [R, vocab]; does not wait."""
         arrays: Arrays = {
             "rows": np.arange(len(token_ids), dtype=np.int32),
             "token_ids": np.array(token_ids, np.int64),
         }
         asked = self._upload(arrays)
-        packing = Packing(self._score_parts(len(token_ids), num_top))
-        memory = self._memory(packing)
-        scores = TokenScores(**packing.views(memory))
-        self._score(logits, asked["rows"], asked["token_ids"], scores)
-        return DeviceScores(token_ids, num_top, Arriving(self._transfers, memory, packing))
+        parts = self._score_parts(len(token_ids), num_top)
+        results = Results(parts, self._device, self._transfers)
+        self._score(logits, asked["rows"], asked["token_ids"], TokenScores(**results.tensors))
+        results.send()
+        return PendingScores(token_ids, num_top, results)
 
     def _upload(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         tensors = self._transfers.upload(list(arrays.values()))
         return dict(zip(arrays, tensors, strict=True))
-
-    def _memory(self, packing: Packing) -> torch.Tensor:
-        # Of its own: the next step may be asked for before this one is read.
-        return torch.empty(packing.num_bytes, dtype=torch.uint8, device=self._device)
 
     def _score_parts(self, num_rows: int, num_top: int) -> dict[str, Part]:
         num_top = min(size for size in TOP_SIZES if size >= num_top)
@@ -94,22 +112,8 @@ class DeviceSampler:
         }
 
 
-class Arriving:
-    """Results on their way to the host."""
-
-    def __init__(self, transfers: Transfers, memory: torch.Tensor, packing: Packing) -> None:
-        """Of uint8 [num_bytes], where they are packed."""
-        self._packing = packing
-        self._download: Download = transfers.download([memory])
-
-    def read(self) -> dict[str, torch.Tensor]:
-        """Wait for them; by name."""
-        (memory,) = self._download.read()
-        return self._packing.views(memory)
-
-
-class DeviceSamples:
-    """`PendingSamples` on their way to the host."""
+class PendingSamples:
+    """Tokens that a device was told to choose."""
 
     def __init__(
         self,
@@ -117,30 +121,35 @@ class DeviceSamples:
         scored: Sequence[int],
         refused: Mapping[str, PagemeshError],
         token_ids: torch.Tensor,
-        arriving: Arriving,
+        read: Callable[[], dict[str, Any]],
     ) -> None:
-        """Of rows, some of which are scored, and some of which a constraint refused."""
+        """Of rows, some of which are scored, and some of which a constraint refused; `read` waits for results."""
         self._rows = rows
         self._scored = scored
         self._refused = refused
-        self._token_ids = token_ids
-        self._arriving = arriving
+        self._read = read
+        self.token_ids = token_ids
+        """One id per row, int64 [R], on the logits' device: what comes next on it may use them already.
 
-    @property
-    def token_ids(self) -> torch.Tensor:
-        return self._token_ids
+        Those of rows that fail are ids of the vocabulary, but without meaning.
+        """
 
     def read(self) -> Samples:
-        read = self._arriving.read()
+        """Wait for the device, and bring what it chose to the host. Once."""
+        read = self._read()
         token_ids: list[int] = read.pop("token_ids").tolist()
         errors = dict(self._refused)
-        for row, flag in zip(self._rows, read.pop("flags").tolist(), strict=True):
-            if flag == NOT_FINITE:
-                errors[row.request_id] = not_finite_error(row.request_id)
-            elif flag == NOTHING_LEFT:
-                errors.setdefault(row.request_id, nothing_left_error(row))
+        flags: list[int] = read.pop("flags").tolist()
+        if any(flags):
+            for row, flag in zip(self._rows, flags, strict=True):
+                if flag == NOT_FINITE:
+                    errors[row.request_id] = not_finite_error(row.request_id)
+                elif flag == NOTHING_LEFT:
+                    errors.setdefault(row.request_id, nothing_left_error(row))
+        if not self._scored:
+            return Samples(token_ids, {}, errors)
         scored = [self._rows[index] for index in self._scored]
-        scores = to_logprobs(
+        scores = _to_logprobs(
             TokenScores(**read),
             [token_ids[index] for index in self._scored],
             [row.params.logprobs or 0 for row in scored],
@@ -149,30 +158,44 @@ class DeviceSamples:
         return Samples(token_ids, dict(zip(names, scores, strict=True)), errors)
 
 
-class DeviceScores:
-    """`PendingScores` on their way to the host."""
+class PendingScores:
+    """Tokens that a device was told to score."""
 
-    def __init__(self, token_ids: Sequence[int], num_top: int, arriving: Arriving) -> None:
+    def __init__(self, token_ids: Sequence[int], num_top: int, results: Results) -> None:
         self._token_ids = token_ids
         self._num_top = num_top
-        self._arriving = arriving
+        self._results = results
 
     def read(self) -> Scores:
-        scores = TokenScores(**self._arriving.read())
+        """Wait for the device, and bring the scores to the host. Once."""
+        scores = TokenScores(**self._results.read())
         num_top = [self._num_top] * len(self._token_ids)
         return Scores(
-            to_logprobs(scores, self._token_ids, num_top), bool(scores.norms.isfinite().all())
+            _to_logprobs(scores, self._token_ids, num_top), bool(scores.norms.isfinite().all())
         )
 
 
-def make_sampler(vocab_size: int, device: torch.device, transfers: Transfers) -> Sampler:
-    """The host samples for the CPU, a CUDA device by itself; on the stream of the transfers."""
-    match backend_for("sampling", device):
-        case "cpu" | "reference":
-            from pagemesh.sampling.host_sampler import HostSampler
+def _likeliest(logits: torch.Tensor, rows: Sequence[SampledRow]) -> PendingSamples:
+    """On a CPU, without a plan or scores: the arg-max, and next to nothing beside it."""
+    best, token_ids = arg_max(logits)
+    # NaN for a row that has one.
+    flags = array("i", [0 if math.isfinite(value) else NOT_FINITE for value in best.tolist()])
+    return PendingSamples(rows, (), {}, token_ids, lambda: {"token_ids": token_ids, "flags": flags})
 
-            return HostSampler()
-        case "cuda":
-            from pagemesh.sampling.sampler import DeviceSampler
 
-            return DeviceSampler(vocab_size, device, transfers)
+def _to_logprobs(
+    scores: TokenScores, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    """Scores of the tokens, which the host can read, with as many of the likeliest as asked for."""
+    return [
+        TokenLogprobs(token_id, logprob, rank, tuple(ids[:count]), tuple(values[:count]))
+        for token_id, logprob, rank, ids, values, count in zip(
+            token_ids,
+            scores.logprobs.tolist(),
+            scores.ranks.tolist(),
+            scores.top_ids.tolist(),
+            scores.top_logprobs.tolist(),
+            num_top,
+            strict=True,
+        )
+    ]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.logprobs import TokenScores, score_rows
-from pagemesh.kernels.logprobs.cuda import TokenScorer
+from pagemesh.kernels.logprobs.cuda import CudaTokenScorer
 from pagemesh.kernels.sampling import NOT_FINITE, NOTHING_LEFT, SamplingPlan
 from pagemesh.kernels.sampling.cuda import CudaTokenChooser
 from tests.support.tolerances import float32_tolerance
@@ -167,7 +167,7 @@ def test_scores_are_the_definition_and_lie_where_they_belong(chunk: int, num_top
     token_ids = torch.tensor([3, 0, 74, 20], device=DEVICE)
     rows = ints(3, 0)
     scores = make_scores(2, num_top)
-    TokenScorer(DEVICE, chunk)(
+    CudaTokenScorer(DEVICE, chunk)(
         logits, rows, token_ids, TokenScores(*(part[1:3] for part in scores))
     )
     expected = score_rows(logits[[3, 0]].contiguous(), token_ids[[3, 0]], num_top)
@@ -181,4 +181,4 @@ def test_more_tokens_than_there_are_cannot_be_the_likeliest() -> None:
     logits, token_ids = torch.zeros(1, 4, device=DEVICE), torch.zeros(1, dtype=torch.int64)
     scores = TokenScores(*(part[:1] for part in make_scores(1, 5)))
     with pytest.raises(ValueError, match="5 likeliest tokens of at most 4 do not fit"):
-        TokenScorer(DEVICE)(logits, ints(0), token_ids.to(DEVICE), scores)
+        CudaTokenScorer(DEVICE)(logits, ints(0), token_ids.to(DEVICE), scores)

@@ -15,10 +15,18 @@ from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kernels.dispatch import backend_for
+from pagemesh.kernels.sampling import SamplingPlan
+from pagemesh.kernels.sampling.cpu import apply_edits
 from pagemesh.sampling.logits_rules import make_logit_rules
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.plan import SampledRow, Sampler, Samples
-from pagemesh.sampling.sampler import make_sampler
+from pagemesh.sampling.plan import (
+    LocalTransfers,
+    SampledRow,
+    Samples,
+    is_edited,
+    plan_arrays,
+)
+from pagemesh.sampling.sampler import Sampler
 from tests.support.host_accelerator import HostAccelerator
 
 CPU = torch.device("cpu")
@@ -91,7 +99,9 @@ def accelerator_of(device: torch.device) -> Accelerator:
 
 
 def sampler_on(accelerator: Accelerator, vocab_size: int) -> Sampler:
-    return make_sampler(vocab_size, accelerator.device, Transfers(accelerator, timeout=60.0))
+    if backend_for("sampling", accelerator.device) == "cpu":
+        return Sampler(vocab_size, accelerator.device)
+    return Sampler(vocab_size, accelerator.device, Transfers(accelerator, timeout=60.0))
 
 
 def sample_on(device: torch.device, logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
@@ -107,3 +117,16 @@ def ids_on(device: torch.device, logits: torch.Tensor, rows: Sequence[SampledRow
     samples = sample_on(device, logits, rows)
     assert samples.errors == {}
     return samples.token_ids
+
+
+def edited_on_cpu(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
+    """The logits, float32 [R, vocab], as the CPU edits them."""
+    arrays, errors = plan_arrays(rows, logits.shape[1])
+    assert errors == {}
+    tensors = LocalTransfers().upload(list(arrays.values()))
+    indices = [index for index, row in enumerate(rows) if is_edited(row)]
+    edited = logits[indices]
+    apply_edits(edited, SamplingPlan(**dict(zip(arrays, tensors, strict=True))))
+    whole = logits.clone()
+    whole[indices] = edited
+    return whole

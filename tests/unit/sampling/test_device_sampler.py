@@ -1,4 +1,4 @@
-"""A device's sampler against the host's: the same tokens, and nobody waits for them but who reads them."""
+"""The sampler of a GPU against that of the CPU: the same tokens, and the host waits only where it reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.sampling.cuda import CudaTokenChooser
-from pagemesh.sampling import sampler as device_sampler
+from pagemesh.sampling import sampler
 from pagemesh.sampling.plan import SampledRow, Samples
 from tests.support.host_accelerator import HostAccelerator
 from tests.support.tolerances import float32_tolerance
@@ -35,7 +35,7 @@ INF, NAN = math.inf, math.nan
 
 
 def same(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
-    """What both samplers choose."""
+    """What both executors choose."""
     with using("cuda"):
         samples = sample_on(DEVICE, logits, rows)
     expected = sample_on(CPU, logits, rows)
@@ -66,7 +66,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     def make(vocab_size: int, device: torch.device) -> CudaTokenChooser:
         return CudaTokenChooser(vocab_size, device, chunk=size, list_block=list_block)
 
-    monkeypatch.setattr(device_sampler, "make_token_chooser", make)
+    monkeypatch.setattr(sampler, "make_token_chooser", make)
     return size
 
 
@@ -213,11 +213,11 @@ def test_nobody_waits_before_the_tokens_are_read() -> None:
     rows = mixed_rows(7)
     logits = torch.randn(7, 60)
     with using("cuda"), accelerator.computing():
-        sampler = sampler_on(accelerator, 60)
+        tested = sampler_on(accelerator, 60)
         given, reversed_ = logits.to(DEVICE), logits.flip(0).to(DEVICE)
         with accelerator.refusing_waits():
-            first = sampler.launch(given, rows)
-            second = sampler.launch(reversed_, rows[::-1])
+            first = tested.launch(given, rows)
+            second = tested.launch(reversed_, rows[::-1])
         if isinstance(accelerator, HostAccelerator):
             assert (accelerator.num_waits, accelerator.num_copies) == (0, 4)
         samples = first.read()
@@ -227,20 +227,41 @@ def test_nobody_waits_before_the_tokens_are_read() -> None:
     assert samples.token_ids == sample_on(CPU, logits, rows).token_ids
 
 
+def test_rows_that_are_all_greedy_need_no_plan_on_the_device() -> None:
+    accelerator = accelerator_of(DEVICE)
+    logits = torch.randn(9, 60)
+    logits[3, 7] = NAN
+    rows = [make_row(i, temperature=0.0) for i in range(9)]
+    expected = sample_on(CPU, logits, rows)
+    with using("cuda"), accelerator.computing():
+        tested = sampler_on(accelerator, 60)
+        for begin, end in ((0, 2), (0, 9), (4, 5), (2, 8)):
+            with accelerator.refusing_waits():
+                launched = tested.launch(logits[begin:end].to(DEVICE), rows[begin:end])
+            samples = launched.read()
+            for index in range(begin, end):
+                failed = expected.errors.get(f"r{index}")
+                assert (f"r{index}" in samples.errors) == (failed is not None)
+                assert failed or samples.token_ids[index - begin] == expected.token_ids[index]
+        if isinstance(accelerator, HostAccelerator):
+            # What comes back.
+            assert accelerator.num_copies == 4
+
+
 def test_batches_of_any_size_follow_each_other() -> None:
     accelerator = accelerator_of(DEVICE)
     rows, logits = mixed_rows(9), torch.randn(9, 60)
     expected = sample_on(CPU, logits, rows).token_ids
     with using("cuda"), accelerator.computing():
-        sampler = sampler_on(accelerator, 60)
+        tested = sampler_on(accelerator, 60)
         for begin, end in ((0, 2), (0, 9), (4, 5), (2, 8)):
-            launched = sampler.launch(logits[begin:end].to(DEVICE), rows[begin:end])
+            launched = tested.launch(logits[begin:end].to(DEVICE), rows[begin:end])
             assert launched.read().token_ids == expected[begin:end]
 
 
 def test_logits_of_another_vocabulary_are_refused() -> None:
     accelerator = accelerator_of(DEVICE)
     with using("cuda"), accelerator.computing():
-        sampler = sampler_on(accelerator, 60)
+        tested = sampler_on(accelerator, 60)
         with pytest.raises(ValueError, match=r"logits \[1, 61\] .* are not dense rows of 60"):
-            sampler.launch(torch.zeros(1, 61, device=DEVICE), [make_row()])
+            tested.launch(torch.zeros(1, 61, device=DEVICE), [make_row()])

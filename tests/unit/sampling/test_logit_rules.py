@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.sampling.logit_edits import apply_rules, forbid
 from pagemesh.sampling.logits_rules import LogitRules, make_logit_rules
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.plan import SampledRow
+from tests.unit.sampling.sampled import edited_on_cpu
 
 VOCAB_SIZE = 8
 NONE = -math.inf
@@ -54,10 +55,9 @@ def plain_logits(
 
 
 def edited(logits: list[float], *, prompt: list[int], output: list[int], **params: Any) -> Any:
-    tensor = torch.tensor([logits])
     sampling = SamplingParams(**params)
-    apply_rules(tensor, [(0, sampling, LogitRules(sampling, prompt, output))])
-    return tensor[0].tolist()
+    row = SampledRow("r0", sampling, 0, rules=LogitRules(sampling, prompt, output))
+    return edited_on_cpu(torch.tensor([logits]), [row])[0].tolist()
 
 
 def test_the_repetition_penalty_counts_prompt_and_output() -> None:
@@ -96,9 +96,13 @@ def test_an_extreme_penalty_leaves_finite_logits(penalty: float) -> None:
 
 
 def test_forbidden_tokens_are_set_row_by_row() -> None:
-    logits = torch.zeros(3, 3)
-    forbid(logits, [(0, (1,)), (2, (0, 2, 0))])
-    assert logits.tolist() == [[0.0, NONE, 0.0], [0.0, 0.0, 0.0], [NONE, 0.0, NONE]]
+    suppressed = [(1,), (), (0, 2, 0)]
+    rows = [SampledRow(f"r{i}", SamplingParams(), i, ids) for i, ids in enumerate(suppressed)]
+    assert edited_on_cpu(torch.zeros(3, 3), rows).tolist() == [
+        [0.0, NONE, 0.0],
+        [0.0, 0.0, 0.0],
+        [NONE, 0.0, NONE],
+    ]
 
 
 @given(
@@ -116,7 +120,7 @@ def test_forbidden_tokens_are_set_row_by_row() -> None:
 )
 def test_every_row_equals_the_definition_whatever_stands_beside_it(rows: list[Any]) -> None:
     tensor = torch.tensor([logits for logits, *_ in rows])
-    ruled, expected = [], []
+    sampled, expected = [], []
     for row, (logits, settings, prompt, resumed, added) in enumerate(rows):
         params = SamplingParams(**settings)
         expected.append(plain_logits(logits, params, prompt, resumed + added))
@@ -124,9 +128,8 @@ def test_every_row_equals_the_definition_whatever_stands_beside_it(rows: list[An
         if rules is not None:
             for token_id in added:
                 rules.add(token_id)
-            ruled.append((row, params, rules))
-    apply_rules(tensor, ruled)
-    assert tensor.tolist() == expected
+        sampled.append(SampledRow(f"r{row}", params, row, rules=rules))
+    assert edited_on_cpu(tensor, sampled).tolist() == expected
 
 
 def test_neutral_parameters_need_no_rules() -> None:

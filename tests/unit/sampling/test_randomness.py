@@ -35,11 +35,12 @@ def test_the_first_draw_is_made_of_the_first_two_words() -> None:
 
 
 def test_draws_do_not_depend_on_their_neighbours() -> None:
-    seeds, positions = [1, 2, 2**64 - 1, 1], [5, 5, 0, 6]
+    seeds = [1, 2, 2**64 - 1, 1, 3, 2**63, 2**32, 77]
+    positions = [5, 5, 0, 6, 2**63 - 1, 2**32, 2**31, 123]
     together = uniform_draws(seeds, positions).tolist()
     alone = [uniform_draws([s], [p])[0] for s, p in zip(seeds, positions, strict=True)]
     assert together == alone
-    assert len(set(together)) == 4
+    assert len(set(together)) == 8
 
 
 def test_both_halves_of_the_seed_count() -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.kernels.sampling import cpu
 from pagemesh.kernels.sampling.interface import uniform_draws
-from pagemesh.sampling import host_sampler
+from pagemesh.sampling import sampler
 from pagemesh.sampling.params import SamplingParams
 from tests.unit.sampling.sampled import (
     CPU,
@@ -288,6 +289,27 @@ def test_a_batch_without_rules_edits_nothing(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*args: object) -> None:
         raise AssertionError("edited")
 
-    for name in ("apply_rules", "forbid", "score_tokens"):
-        monkeypatch.setattr(host_sampler, name, fail)
+    monkeypatch.setattr(cpu, "apply_edits", fail)
     ids_on(CPU, torch.randn(5, 30), [make_row(i, min_p=0.1, top_k=5) for i in range(5)])
+
+
+def test_rows_that_are_all_greedy_have_no_plan(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise AssertionError("planned")
+
+    logits = torch.randn(5, 30)
+    rows = [make_row(i, temperature=0.0, logprobs=i % 2) for i in range(5)]
+    monkeypatch.setattr(sampler, "plan_arrays", fail)
+    assert ids_on(device, logits, rows) == logits.argmax(-1).tolist()
+    with pytest.raises(AssertionError, match="planned"):
+        ids_on(device, logits, [*rows[:4], make_row(4)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_stay_as_they_are(dtype: torch.dtype) -> None:
+    logits = torch.randn(14, 60).to(dtype)
+    before = logits.clone()
+    sampler.Sampler(60, CPU).launch(logits, mixed_rows(14))
+    assert torch.equal(logits, before)

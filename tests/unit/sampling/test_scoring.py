@@ -5,11 +5,17 @@ import math
 import pytest
 import torch
 
+from pagemesh.kernels.logprobs import score_rows
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.plan import Scores
-from pagemesh.sampling.scoring import score_tokens
+from pagemesh.sampling.sampler import Sampler
 from tests.support.tolerances import float32_tolerance
-from tests.unit.sampling.sampled import accelerator_of, sampler_on
+from tests.unit.sampling.sampled import CPU, accelerator_of, make_row, sample_on, sampler_on
+
+
+def score(logits: torch.Tensor, token_ids: list[int], num_top: int) -> list[TokenLogprobs]:
+    """On the CPU."""
+    return Sampler(logits.shape[1], CPU).score(logits, token_ids, num_top).read().logprobs
 
 
 def close(first: TokenLogprobs, second: TokenLogprobs) -> bool:
@@ -27,36 +33,38 @@ def close(first: TokenLogprobs, second: TokenLogprobs) -> bool:
 def test_log_probabilities_and_ranks_are_those_of_the_softmax() -> None:
     probabilities = [0.1, 0.4, 0.2, 0.3]
     logits = torch.tensor([[math.log(p) + 7.0 for p in probabilities]])
-    (score,) = score_tokens(logits, [2], [2])
+    (scored,) = score(logits, [2], 2)
     expected = TokenLogprobs(2, math.log(0.2), 3, (1, 3), (math.log(0.4), math.log(0.3)))
-    assert close(score, expected)
+    assert close(scored, expected)
 
 
 def test_each_row_has_as_many_rivals_as_it_asks_for() -> None:
-    logits = torch.randn(4, 50)
-    scores = score_tokens(logits, [3, 4, 5, 6], [0, 5, 50, 1])
-    assert [len(score.top_token_ids) for score in scores] == [0, 5, 50, 1]
-    for row, (score, count) in enumerate(zip(scores, [0, 5, 50, 1], strict=True)):
-        (alone,) = score_tokens(logits[row : row + 1], [score.token_id], [count])
-        assert close(score, alone)
-        assert (
-            list(score.top_token_ids) == logits[row].sort(descending=True).indices[:count].tolist()
-        )
+    logits = torch.randn(5, 50)
+    counts = [0, 5, 20, 1, None]
+    rows = [make_row(i, temperature=0.0, logprobs=count) for i, count in enumerate(counts)]
+    scores = sample_on(CPU, logits, rows).logprobs
+    assert list(scores) == ["r0", "r1", "r2", "r3"]
+    for row, (scored, count) in enumerate(zip(scores.values(), counts[:4], strict=True)):
+        assert scored.token_id == int(logits[row].argmax())
+        (alone,) = score(logits[row : row + 1], [scored.token_id], count or 0)
+        assert close(scored, alone)
+        likeliest = logits[row].sort(descending=True).indices[:count].tolist()
+        assert list(scored.top_token_ids) == likeliest
 
 
 def test_equal_logits_are_named_in_order_of_their_ids() -> None:
     logits = torch.tensor([[1.0, 3.0, -0.0, 3.0, 0.0, 1.0, 3.0, -2.0]])
-    (score,) = score_tokens(logits, [3], [7])
-    assert score.top_token_ids == (1, 3, 6, 0, 5, 2, 4)
-    assert score.rank == 3
-    assert score_tokens(logits, [3], [2])[0].top_token_ids == (1, 3)
+    (scored,) = score(logits, [3], 7)
+    assert scored.top_token_ids == (1, 3, 6, 0, 5, 2, 4)
+    assert scored.rank == 3
+    assert score(logits, [3], 2)[0].top_token_ids == (1, 3)
 
 
 def test_impossible_tokens_come_last() -> None:
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, -5.0]])
-    (score,) = score_tokens(logits, [2], [4])
-    assert score.top_token_ids == (1, 3, 0, 2)
-    assert score.logprob == -math.inf
+    (scored,) = score(logits, [2], 4)
+    assert scored.top_token_ids == (1, 3, 0, 2)
+    assert scored.logprob == -math.inf
 
 
 def scores_on(
@@ -78,13 +86,13 @@ def test_prompts_are_scored_alike_everywhere(
     token_ids = [6, 0, vocab_size - 1]
     scores = scores_on(device, logits, token_ids, num_top)
     assert scores.are_finite
-    expected = score_tokens(logits, token_ids, [num_top] * 3)
-    for score, other in zip(scores.logprobs, expected, strict=True):
-        assert len(score.top_token_ids) == min(num_top, vocab_size)
-        assert (score.token_id, score.rank) == (other.token_id, other.rank)
-        assert score.top_token_ids == other.top_token_ids
-        values = (score.logprob, *score.top_logprobs)
-        others = (other.logprob, *other.top_logprobs)
+    plain = score_rows(logits, torch.tensor(token_ids), min(num_top, vocab_size))
+    for row, scored in enumerate(scores.logprobs):
+        assert len(scored.top_token_ids) == min(num_top, vocab_size)
+        assert (scored.token_id, scored.rank) == (token_ids[row], int(plain.ranks[row]))
+        assert list(scored.top_token_ids) == plain.top_ids[row].tolist()
+        values = (scored.logprob, *scored.top_logprobs)
+        others = (float(plain.logprobs[row]), *plain.top_logprobs[row].tolist())
         assert values == pytest.approx(others, abs=float32_tolerance(device))
 
 

@@ -20,11 +20,8 @@ from pagemesh.kernels.target import Scratch
 _CHUNK: Final = 2048
 
 
-class TokenScorer:
-    """Log probabilities of tokens under rows of logits [R, vocab]: those of the softmax in float32.
-
-    Keeps its scratch memory: calls follow each other on a stream.
-    """
+class CudaTokenScorer:
+    """`TokenScorer`. Keeps its scratch memory: calls follow each other on a stream."""
 
     def __init__(self, device: torch.device, chunk: int = _CHUNK) -> None:
         self._chunk = chunk

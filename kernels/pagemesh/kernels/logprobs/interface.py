@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 MAX_TOP: Final = 32
@@ -28,6 +29,20 @@ class TokenScores(NamedTuple):
 
     top_logprobs: torch.Tensor
     """Their log probabilities, float32 [S, n]."""
+
+
+class TokenScorer(Protocol):
+    """Log probabilities of tokens under rows of logits [R, vocab]: those of the softmax in float32."""
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        token_ids: torch.Tensor,
+        scores: TokenScores,
+    ) -> None:
+        """Score `token_ids[row]`, int64 [R], for each of `rows`, int32 [S]; writes `scores`."""
+        ...
 
 
 def check_scores(
@@ -69,6 +84,23 @@ def score_rows(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> T
         top_ids.int(),
         logits.gather(1, top_ids) - norms,
     )
+
+
+class PlainTokenScorer:
+    """`TokenScorer` by the plain definition, on the host: has scored when it returns."""
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        token_ids: torch.Tensor,
+        scores: TokenScores,
+    ) -> None:
+        if not np.array_equal(rows.numpy(), np.arange(len(logits))):
+            logits, token_ids = logits.index_select(0, rows), token_ids.index_select(0, rows)
+        found = score_rows(logits.float(), token_ids, scores.top_ids.shape[1])
+        for part, values in zip(scores, found, strict=True):
+            part.copy_(values)
 
 
 def _likeliest(logits: torch.Tensor, count: int) -> torch.Tensor:

@@ -1,13 +1,13 @@
-"""Choosing a token for each row of logits.
+"""Choosing a token for each row of logits, by one plan on every device.
 
-The plain definition, `draw_tokens`, serves the CPU, where the host edits the logits; on a device that the
-host does not wait for a `TokenChooser` does both.
+The draws of the CPU are the plain definition, `draw_tokens`.
 """
 
 from __future__ import annotations
 
 import torch
 
+from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.sampling.interface import (
     NOT_FINITE,
     NOTHING_LEFT,
@@ -28,7 +28,13 @@ __all__ = [
 
 
 def make_token_chooser(vocab_size: int, device: torch.device) -> TokenChooser:
-    """A chooser in Triton."""
-    from pagemesh.kernels.sampling.cuda import CudaTokenChooser
+    """The chooser for logits on a device; its calls follow each other on one stream."""
+    match backend_for("sampling", device):
+        case "cpu" | "reference":
+            from pagemesh.kernels.sampling.cpu import CpuTokenChooser
 
-    return CudaTokenChooser(vocab_size, device)
+            return CpuTokenChooser()
+        case "cuda":
+            from pagemesh.kernels.sampling.cuda import CudaTokenChooser
+
+            return CudaTokenChooser(vocab_size, device)

@@ -31,6 +31,8 @@ _ROW_WARPS: Final = 8
 """Exponentials in float64 take many registers: 8 of them per thread."""
 
 _DRAW_WARPS: Final = 16
+_GREEDY_ROWS: Final = 256
+"""Of the least plan that is kept for batches without one."""
 
 
 class CudaTokenChooser:
@@ -44,6 +46,7 @@ class CudaTokenChooser:
         list_block: int = _LIST_BLOCK,
     ) -> None:
         self._size = vocab_size
+        self._device = device
         self._chunk = chunk
         self._list_block = list_block
         self._num_chunks = cdiv(vocab_size, chunk)
@@ -51,14 +54,17 @@ class CudaTokenChooser:
         # The shares of a row's tokens, each at most 1, add up to less than 2**63.
         self._scale = float(1 << min(62 - (vocab_size - 1).bit_length(), 52))
         self._scratch = Scratch(device)
+        self._greedy = _greedy_plan(0, vocab_size, device)
 
     def __call__(
         self,
         logits: torch.Tensor,
-        plan: SamplingPlan,
+        plan: SamplingPlan | None,
         token_ids: torch.Tensor,
         flags: torch.Tensor,
     ) -> None:
+        if plan is None:
+            plan = self._greedy_rows(len(logits))
         check_plan(logits, self._size, plan, token_ids, flags)
         edits = self._edits(logits, plan)
         maxima, found = self._maxima(len(logits)), self._found(len(logits), flags)
@@ -98,6 +104,14 @@ class CudaTokenChooser:
             num_warps=_ROW_WARPS,
         )
         self._draw(plan, edits, found, token_ids)
+
+    def _greedy_rows(self, num_rows: int) -> SamplingPlan:
+        """The plan of rows that take their likeliest token: it stays on the device."""
+        if num_rows > len(self._greedy.edit_slots):
+            num_kept = max(next_power_of_2(num_rows), _GREEDY_ROWS)
+            self._greedy = _greedy_plan(num_kept, self._size, self._device)
+        parts = self._greedy._asdict()
+        return SamplingPlan(**{name: part[:num_rows] for name, part in parts.items()})
 
     def _draw(
         self,
@@ -168,3 +182,25 @@ class CudaTokenChooser:
             "bounds": take("bounds", torch.float32, num_rows),
             "num_candidates": take("counts", torch.int32, num_rows),
         }
+
+
+def _greedy_plan(num_rows: int, vocab_size: int, device: torch.device) -> SamplingPlan:
+    def zeros(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return SamplingPlan(
+        temperatures=zeros(num_rows, dtype=torch.float64),
+        top_ps=zeros(num_rows, dtype=torch.float64),
+        min_ps=zeros(num_rows, dtype=torch.float64),
+        seeds=zeros(num_rows, dtype=torch.int64),
+        positions=zeros(num_rows, dtype=torch.int64),
+        top_ks=zeros(num_rows, dtype=torch.int32),
+        drawn_rows=zeros(0, dtype=torch.int32),
+        edit_slots=torch.full((num_rows,), -1, dtype=torch.int32, device=device),
+        penalties=zeros(0, 3, dtype=torch.float32),
+        entry_bounds=zeros(0, 5, dtype=torch.int32),
+        entry_ids=zeros(0, dtype=torch.int32),
+        entry_values=zeros(0, dtype=torch.float32),
+        mask_rows=zeros(0, dtype=torch.int32),
+        masks=zeros(0, -(-vocab_size // 32), dtype=torch.int32),
+    )

@@ -53,7 +53,7 @@ class SamplingPlan(NamedTuple):
 
     entry_bounds: torch.Tensor
     """int32 [E, 5]: where in `entry_ids` a row's biased tokens begin, those it has seen, those of its
-    output, the forbidden ones, and where these end."""
+    output, the forbidden ones, and where these end: there the next row's begin."""
 
     entry_ids: torch.Tensor
     """Token ids, int32 [N]; within a row, each once among those of a kind."""
@@ -69,20 +69,21 @@ class SamplingPlan(NamedTuple):
 
 
 class TokenChooser(Protocol):
-    """Chooses a token for each row of logits [R, vocab] as `reference` does, and waits for nothing."""
+    """Chooses a token for each row of logits [R, vocab], which stay as they are; waits for no device."""
 
     def __call__(
         self,
         logits: torch.Tensor,
-        plan: SamplingPlan,
+        plan: SamplingPlan | None,
         token_ids: torch.Tensor,
         flags: torch.Tensor,
     ) -> None:
         """Write ids, int64 [R], and flags, int32 [R].
 
         In order: biases, repetition penalty, frequency and presence penalty, forbidden tokens, masks,
-        temperature, top-k, min-p, top-p, and the inverse of the distribution function in order of ids. An
-        id without meaning, of a row with a flag, is one of the vocabulary.
+        temperature, top-k, min-p, top-p, and the inverse of the distribution function in order of ids. Without
+        a plan, each row's likeliest token. An id without meaning, of a row with a flag, is one of the
+        vocabulary.
         """
         ...
 
@@ -132,6 +133,8 @@ def check_plan(
 
 
 _NUM_ROUNDS = 10
+_FEW = 4
+"""Draws that take less time one by one than the arrays do."""
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 # Columns against the words of all draws: [2, 1].
@@ -143,14 +146,33 @@ _KEY_STEPS = (
 ) & _LOW
 
 
-def uniform_draws(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:
+Numbers = Sequence[int] | npt.NDArray[np.uint64] | npt.NDArray[np.int64]
+
+
+def uniform_draws(seeds: Numbers, positions: Numbers) -> npt.NDArray[np.float64]:
     """One number in [0, 1) per pair of a 64-bit seed and a 64-bit position, with 53 random bits each."""
+    if len(seeds) <= _FEW:
+        return np.array(
+            [_draw(int(s), int(p)) for s, p in zip(seeds, positions, strict=True)], np.float64
+        )
     words = philox(
         _halves(seeds), np.concatenate([_halves(positions), np.zeros_like(_halves(seeds))])
     )
     bits = (words[0] << _HALF | words[1]) >> np.uint64(11)
     draws: npt.NDArray[np.float64] = bits * 2.0**-53
     return draws
+
+
+def _draw(seed: int, position: int) -> float:
+    """Of one pair, without arrays: `philox` of a column, of which two words are needed."""
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    a, b, c, d = position & 0xFFFFFFFF, position >> 32, 0, 0
+    for _ in range(_NUM_ROUNDS):
+        first, second = a * 0xD2511F53, c * 0xCD9E8D57
+        a, b = (second >> 32) ^ b ^ low, second & 0xFFFFFFFF
+        c, d = (first >> 32) ^ d ^ high, first & 0xFFFFFFFF
+        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
+    return ((a << 32 | b) >> 11) * 2.0**-53
 
 
 def philox(
@@ -166,7 +188,7 @@ def philox(
     return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
-def _halves(values: Sequence[int]) -> npt.NDArray[np.uint64]:
+def _halves(values: Numbers) -> npt.NDArray[np.uint64]:
     """Low and high 32-bit words, [2, n]."""
     whole = np.array(values, dtype=np.uint64)
     return np.stack([whole & _LOW, whole >> _HALF])

@@ -20,7 +20,7 @@ from pagemesh.engine.runner import LayerProgress, compute_step
 from pagemesh.engine.step_inputs import StepInputs, StepRows, make_step_inputs
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
-from pagemesh.sampling.sampler import make_sampler
+from pagemesh.sampling.sampler import Sampler
 from pagemesh.scheduler.batch import Batch, BlockMoves
 
 MOST_UNTOLD: Final = 128
@@ -100,7 +100,7 @@ class CudaRunner:
         self._sampling = StepSampling(
             self._working,
             self._model.logits,
-            make_sampler(model.vocab_size, accelerator.device, self._transfers),
+            Sampler(model.vocab_size, accelerator.device, self._transfers),
             self._transfers,
             self._last_tokens,
         )

@@ -16,7 +16,7 @@ from pagemesh.engine.cuda.transfers import Download, Transfers
 from pagemesh.engine.paged_model import PagedModel, paged_sequences
 from pagemesh.engine.runner import LayerProgress
 from pagemesh.engine.step_inputs import Head, PromptScores, StepInputs, StepRows
-from pagemesh.sampling.plan import PendingSamples, Sampler
+from pagemesh.sampling.sampler import PendingSamples, Sampler
 from pagemesh.scheduler.batch import StepResult
 
 

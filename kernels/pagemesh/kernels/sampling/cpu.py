@@ -1,0 +1,164 @@
+"""Choosing tokens on a CPU, by torch: edits in copies of the rows that have any, and draws in float64.
+
+An edit touches only the tokens that the plan names, except where a row has a mask. What is forbidden stays at -inf
+whatever is added to it, so it comes last.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pagemesh.kernels.arg_max import arg_max
+from pagemesh.kernels.sampling.interface import (
+    NOT_FINITE,
+    NOTHING_LEFT,
+    SamplingPlan,
+    uniform_draws,
+)
+from pagemesh.kernels.sampling.reference import DrawParameters, draw_tokens
+
+_NUM_KINDS = 4
+"""Of entries: biases, tokens that were seen, tokens of the output, forbidden ones."""
+
+Rows = npt.NDArray[np.int32]
+
+
+class CpuTokenChooser:
+    """`TokenChooser` of tensors on the host, which has chosen when it returns."""
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        plan: SamplingPlan | None,
+        token_ids: torch.Tensor,
+        flags: torch.Tensor,
+    ) -> None:
+        best, _ = arg_max(logits, token_ids)
+        # The maximum of a row with a NaN is NaN, so that one value per row tells of the whole row.
+        failed = ~np.isfinite(best.numpy())
+        flags.numpy()[:] = failed * NOT_FINITE
+        if plan is None:
+            return
+        rows, edited = _edited_rows(plan), None
+        if len(rows):
+            edited = logits.index_select(0, torch.from_numpy(rows)).float()
+            apply_edits(edited, plan)
+            best, best_ids = arg_max(edited)
+            token_ids.numpy()[rows] = best_ids.numpy()
+            is_left = failed[rows] | np.isfinite(best.numpy())
+            flags.numpy()[rows[~is_left]] = NOTHING_LEFT
+        drawn = plan.drawn_rows.numpy()
+        drawn = drawn[flags.numpy()[drawn] == 0]
+        if len(drawn):
+            token_ids.numpy()[drawn] = _draw(_values(logits, edited, plan, drawn), plan, drawn)
+
+
+def apply_edits(edited: torch.Tensor, plan: SamplingPlan) -> None:
+    """Change the rows that the plan edits, float32 [E, vocab]: its entries kind by kind, then its masks."""
+    bounds = plan.entry_bounds.numpy()
+    num_rows, num_entries = len(bounds), len(plan.entry_ids.numpy())
+    lengths = bounds[:, 1:] - bounds[:, :-1]
+    for kind, edit in enumerate((_add_biases, _penalise_seen, _penalise_output, _forbid)):
+        slots = np.arange(num_rows).repeat(lengths[:, kind])
+        if not len(slots):
+            continue
+        entries: slice | torch.Tensor = slice(None)
+        if len(slots) < num_entries:
+            kinds = np.tile(np.arange(_NUM_KINDS), num_rows).repeat(lengths.ravel())
+            entries = torch.from_numpy(kinds == kind)
+        # Each place once, so that the order of writing does not matter.
+        places = torch.from_numpy(slots), plan.entry_ids[entries].long()
+        edit(edited, places, plan.entry_values[entries], plan.penalties)
+    _apply_masks(edited, plan)
+
+
+_Places = tuple[torch.Tensor, torch.Tensor]
+
+
+def _add_biases(
+    edited: torch.Tensor, places: _Places, biases: torch.Tensor, _penalties: torch.Tensor
+) -> None:
+    edited[places] += biases
+
+
+def _penalise_seen(
+    edited: torch.Tensor, places: _Places, _values: torch.Tensor, penalties: torch.Tensor
+) -> None:
+    """Keskar et al. 2019, "CTRL" (https://arxiv.org/abs/1909.05858), for both signs as in vLLM."""
+    values, repetition = edited[places], penalties[:, 0][places[0]]
+    # A penalty may be as small as the smallest number: what overflows is still a logit.
+    limits = torch.finfo(edited.dtype)
+    edited[places] = torch.where(values > 0, values / repetition, values * repetition).clamp_(
+        limits.min, limits.max
+    )
+
+
+def _penalise_output(
+    edited: torch.Tensor, places: _Places, counts: torch.Tensor, penalties: torch.Tensor
+) -> None:
+    frequency, presence = penalties[:, 1][places[0]], penalties[:, 2][places[0]]
+    edited[places] = edited[places] - frequency * counts - presence
+
+
+def _forbid(
+    edited: torch.Tensor, places: _Places, _values: torch.Tensor, _penalties: torch.Tensor
+) -> None:
+    edited[places] = -math.inf
+
+
+def _apply_masks(edited: torch.Tensor, plan: SamplingPlan) -> None:
+    """Set what the rows' masks do not allow to -inf."""
+    mask_rows = plan.mask_rows.numpy()
+    (slots,) = np.nonzero(mask_rows >= 0)
+    if not len(slots):
+        return
+    masks = ~plan.masks.numpy()[mask_rows[slots]]
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, count=edited.shape[-1], bitorder="little")
+    forbidden = torch.from_numpy(bits.view(np.bool_))
+    if len(slots) == len(edited):
+        edited.masked_fill_(forbidden, -math.inf)
+    else:
+        masked = torch.from_numpy(slots)
+        edited[masked] = edited[masked].masked_fill_(forbidden, -math.inf)
+
+
+def _edited_rows(plan: SamplingPlan) -> Rows:
+    """The row of each slot."""
+    slots = plan.edit_slots.numpy()
+    rows = np.empty(len(plan.mask_rows), np.int32)
+    (edited,) = np.nonzero(slots >= 0)
+    rows[slots[edited]] = edited
+    return rows
+
+
+def _values(
+    logits: torch.Tensor, edited: torch.Tensor | None, plan: SamplingPlan, drawn: Rows
+) -> torch.Tensor:
+    """The logits to draw from, of each drawn row."""
+    if edited is None:
+        return (
+            logits if len(drawn) == len(logits) else logits.index_select(0, torch.from_numpy(drawn))
+        )
+    slots = plan.edit_slots.numpy()[drawn]
+    if np.array_equal(slots, np.arange(len(edited))):
+        return edited
+    values = logits.index_select(0, torch.from_numpy(drawn)).float()
+    (places,) = np.nonzero(slots >= 0)
+    values[torch.from_numpy(places)] = edited[torch.from_numpy(slots[places])]
+    return values
+
+
+def _draw(logits: torch.Tensor, plan: SamplingPlan, drawn: Rows) -> list[int]:
+    seeds, positions = plan.seeds.numpy().view(np.uint64), plan.positions.numpy()
+    parameters = DrawParameters(
+        plan.temperatures.numpy()[drawn].tolist(),
+        plan.top_ks.numpy()[drawn].tolist(),
+        plan.min_ps.numpy()[drawn].tolist(),
+        plan.top_ps.numpy()[drawn].tolist(),
+        uniform_draws(seeds[drawn], positions[drawn]),
+    )
+    return draw_tokens(logits, parameters)
