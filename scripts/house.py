@@ -228,11 +228,16 @@ def _members(node: ast.ClassDef, bases: Mapping[str, ast.ClassDef]) -> Members:
 
 
 def _fits(has: Members, wanted: Members) -> bool:
-    """Whether a class with these members implements the ones of an interface."""
+    """Whether a class with these members implements the ones of an interface; it may take more arguments."""
     return bool(wanted) and all(
-        name in has and (names is None or has[name] in (names, None))
+        name in has and (names is None or has[name] is None or _starts(has[name], names))
         for name, names in wanted.items()
     )
+
+
+def _starts(has: object, wanted: object) -> bool:
+    assert isinstance(has, list) and isinstance(wanted, list)
+    return has[: len(wanted)] == wanted
 
 
 def main() -> None:

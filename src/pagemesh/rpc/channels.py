@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache
@@ -188,10 +188,6 @@ Behavior = Callable[[RequestT, grpc.aio.ServicerContext[Any, Any]], AsyncGenerat
 """Serves one call."""
 
 
-class _Server(Protocol):
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler], /) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RawStream(Generic[RequestT]):
     """A method with one request and raw responses, for its server and its clients."""
@@ -205,7 +201,7 @@ class RawStream(Generic[RequestT]):
         """As gRPC names the method."""
         return f"/{self.service.full_name}/{self.method}"
 
-    def add_to_server(self, behavior: Behavior[RequestT], server: _Server) -> None:
+    def add_to_server(self, behavior: Behavior[RequestT], server: grpc.aio.Server) -> None:
         """Serve the method; like the generated functions of that name, for `GrpcServer.add`.
 
         Each message is made while the one before is sent.
