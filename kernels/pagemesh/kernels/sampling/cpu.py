@@ -24,6 +24,9 @@ from pagemesh.kernels.sampling.reference import DrawParameters, draw_tokens
 _NUM_KINDS = 4
 """Of entries: biases, tokens that were seen, tokens of the output, forbidden ones."""
 
+_HIGHEST = np.finfo(np.float32).max
+_LOWEST = np.finfo(np.float32).min
+
 Rows = npt.NDArray[np.int32]
 
 
@@ -58,56 +61,52 @@ class CpuTokenChooser:
 
 
 def apply_edits(edited: torch.Tensor, plan: SamplingPlan) -> None:
-    """Change the rows that the plan edits, float32 [E, vocab]: its entries kind by kind, then its masks."""
-    bounds = plan.entry_bounds.numpy()
-    num_rows, num_entries = len(bounds), len(plan.entry_ids.numpy())
+    """Change the rows that the plan edits, float32 [E, vocab]: its entries kind by kind, then its masks.
+
+    By numpy, which takes a third of torch's time for a few hundred numbers.
+    """
+    logits, bounds, ids = edited.numpy(), plan.entry_bounds.numpy(), plan.entry_ids.numpy()
+    values, penalties = plan.entry_values.numpy(), plan.penalties.numpy()
+    num_rows = len(bounds)
     lengths = bounds[:, 1:] - bounds[:, :-1]
-    for kind, edit in enumerate((_add_biases, _penalise_seen, _penalise_output, _forbid)):
-        slots = np.arange(num_rows).repeat(lengths[:, kind])
-        if not len(slots):
-            continue
-        entries: slice | torch.Tensor = slice(None)
-        if len(slots) < num_entries:
-            kinds = np.tile(np.arange(_NUM_KINDS), num_rows).repeat(lengths.ravel())
-            entries = torch.from_numpy(kinds == kind)
-        # Each place once, so that the order of writing does not matter.
-        places = torch.from_numpy(slots), plan.entry_ids[entries].long()
-        edit(edited, places, plan.entry_values[entries], plan.penalties)
+    # What overflows is clamped, or stays an infinity that is told of.
+    with np.errstate(all="ignore"):
+        for kind, edit in enumerate((_add_biases, _penalise_seen, _penalise_output, _forbid)):
+            rows = np.arange(num_rows).repeat(lengths[:, kind])
+            if not len(rows):
+                continue
+            entries: slice | npt.NDArray[np.bool_] = slice(None)
+            if len(rows) < len(ids):
+                kinds = np.tile(np.arange(_NUM_KINDS), num_rows).repeat(lengths.ravel())
+                entries = kinds == kind
+            # Each place once, so that the order of writing does not matter.
+            places = rows, ids[entries]
+            logits[places] = edit(logits[places], values[entries], penalties[rows])
     _apply_masks(edited, plan)
 
 
-_Places = tuple[torch.Tensor, torch.Tensor]
+_Floats = npt.NDArray[np.float32]
 
 
-def _add_biases(
-    edited: torch.Tensor, places: _Places, biases: torch.Tensor, _penalties: torch.Tensor
-) -> None:
-    edited[places] += biases
+def _add_biases(logits: _Floats, biases: _Floats, _penalties: _Floats) -> _Floats:
+    return logits + biases
 
 
-def _penalise_seen(
-    edited: torch.Tensor, places: _Places, _values: torch.Tensor, penalties: torch.Tensor
-) -> None:
+def _penalise_seen(logits: _Floats, _values: _Floats, penalties: _Floats) -> _Floats:
     """Keskar et al. 2019, "CTRL" (https://arxiv.org/abs/1909.05858), for both signs as in vLLM."""
-    values, repetition = edited[places], penalties[:, 0][places[0]]
+    repetition = penalties[:, 0]
+    penalised = np.where(logits > 0, logits / repetition, logits * repetition)
     # A penalty may be as small as the smallest number: what overflows is still a logit.
-    limits = torch.finfo(edited.dtype)
-    edited[places] = torch.where(values > 0, values / repetition, values * repetition).clamp_(
-        limits.min, limits.max
-    )
+    return np.clip(penalised, _LOWEST, _HIGHEST, out=penalised)
 
 
-def _penalise_output(
-    edited: torch.Tensor, places: _Places, counts: torch.Tensor, penalties: torch.Tensor
-) -> None:
-    frequency, presence = penalties[:, 1][places[0]], penalties[:, 2][places[0]]
-    edited[places] = edited[places] - frequency * counts - presence
+def _penalise_output(logits: _Floats, counts: _Floats, penalties: _Floats) -> _Floats:
+    penalised: _Floats = logits - penalties[:, 1] * counts - penalties[:, 2]
+    return penalised
 
 
-def _forbid(
-    edited: torch.Tensor, places: _Places, _values: torch.Tensor, _penalties: torch.Tensor
-) -> None:
-    edited[places] = -math.inf
+def _forbid(logits: _Floats, _values: _Floats, _penalties: _Floats) -> _Floats:
+    return np.full_like(logits, -math.inf)
 
 
 def _apply_masks(edited: torch.Tensor, plan: SamplingPlan) -> None:
