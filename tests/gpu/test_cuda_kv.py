@@ -18,8 +18,8 @@ from pagemesh.kv_memory.staged import StagedKv
 from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.scheduler.batch import BlockMoves
 from tests.support.kv_bytes import read_kv
-from tests.unit.engine_cuda.test_device_filler import SHAPES, SOURCES, write
-from tests.unit.engine_cuda.test_device_kv import LAYOUTS, fill, layout_name
+from tests.unit.engine.cuda.test_kv_pool import LAYOUTS, fill, layout_name
+from tests.unit.engine.cuda.test_weight_writer import SHAPES, SOURCES, write
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

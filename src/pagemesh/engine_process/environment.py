@@ -6,7 +6,7 @@ waits for a thread whose core another one spins on, and takes many times as long
 oneDNN and its wrapper in torch keep what they made for each shape of a matrix product, 1,024 of them by default,
 with its code and scratch memory of up to half a MiB. Continuous batching has a new shape for nearly every number of
 tokens in a step, of which most never come back: 800 of them took some 380 MiB, and take less than 30 with a quarter
-of that (tests/unit/engine_process/test_library_caches.py). Those of small batches, which come again and again, fit in.
+of that (tests/unit/engine_process/test_engine_environment.py). Those of small batches, which come again and again, fit in.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
 from tests.support.host_accelerator import HostAccelerator, HostEvent
-from tests.unit.engine_cuda.device_runners import Made, make_device_runner
+from tests.unit.engine.cuda.device_runners import Made, make_device_runner
 
 PROMPT = tuple(range(40, 60))
 BLOCKS = (3, 1, 2, 6, 4)

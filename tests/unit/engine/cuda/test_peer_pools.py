@@ -27,7 +27,7 @@ from tests.support.host_device import Device
 from tests.support.host_sharing import HostSharing
 from tests.support.kv_bytes import read_kv
 from tests.support.mappings import num_descriptors
-from tests.unit.engine_cuda.test_device_kv import LAYOUT, make_pool
+from tests.unit.engine.cuda.test_kv_pool import LAYOUT, make_pool
 
 
 @pytest.fixture

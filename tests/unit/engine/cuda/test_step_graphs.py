@@ -17,7 +17,7 @@ from pagemesh.kernels.paged_attention import Capacity
 from pagemesh.models.interface import CausalModel, ForwardContext
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.support.host_accelerator import HostAccelerator, HostGraph
-from tests.unit.engine_cuda.device_runners import Made, make_device_runner
+from tests.unit.engine.cuda.device_runners import Made, make_device_runner
 from tests.unit.models.model_folder import write_model
 
 SIZES = [8, 4, 2, 1]

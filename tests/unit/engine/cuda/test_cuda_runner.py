@@ -22,7 +22,7 @@ from pagemesh.scheduler.batch import (
     ScheduledSequence,
     StepResult,
 )
-from tests.unit.engine_cuda.device_runners import Made, make_device_runner
+from tests.unit.engine.cuda.device_runners import Made, make_device_runner
 from tests.unit.models.model_folder import break_token, write_model
 
 GREEDY = SamplingParams(temperature=0.0)
