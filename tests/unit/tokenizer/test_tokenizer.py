@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 import asyncio
@@ -12,7 +14,7 @@ import tokenizers
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.chat_template import ChatTemplate, RenderOptions
-from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS
+from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS, encode_bad_words
 from tests.support.late_imports import transformers
 
 TEXTS = [
@@ -272,3 +274,13 @@ def test_variables_cannot_take_the_place_of_what_is_given(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"has '{name}'") as error:
         ChatTemplate("", {}).render([], RenderOptions(variables={name: 1}))
     assert error.value.param == "chat_template_kwargs"
+
+
+def test_a_word_is_found_at_the_beginning_and_behind_a_space(demo_model: Path) -> None:
+    tokenizer = Tokenizer(demo_model)
+    found = encode_bad_words(["Paris", " Paris", "New York"], tokenizer)
+    assert [tokenizer.decode(ids) for ids in found] == ["Paris", " Paris", "New York", " New York"]
+
+
+def test_no_words_need_no_tokens(demo_model: Path) -> None:
+    assert encode_bad_words([], Tokenizer(demo_model)) == ()

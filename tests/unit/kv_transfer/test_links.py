@@ -1,4 +1,7 @@
-"""Links are measured from the messages that were ready, whatever their senders compute meanwhile."""
+"""Links are measured from the messages that were ready, whatever their senders compute meanwhile.
+
+What is known of links is shown, and no longer than it is known; so are workers that did not deliver.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.core.load import LinkSpeed
-from pagemesh.kv_transfer.links import LinkMeter
+from pagemesh.kv_transfer.links import MAX_SENDERS, KvFailure, KvFailures, LinkMeter, LinkMetrics
+from pagemesh.telemetry.metrics import Metrics
 from tests.fakes.clock import FakeClock
 
 MB = 1_000_000
@@ -198,3 +202,41 @@ def test_on_a_steady_link_the_speed_is_right_or_unknown(
         assert found.bytes_per_second == 0 or found.bytes_per_second == pytest.approx(
             speed, rel=0.01
         )
+
+
+def test_a_link_is_shown_until_it_is_forgotten() -> None:
+    metrics = Metrics()
+    shown = LinkMetrics(metrics)
+
+    def samples() -> list[float | None]:
+        names = ("pagemesh:link_bytes_per_second", "pagemesh:link_latency_seconds")
+        return [metrics.registry.get_sample_value(name, {"sender": "p"}) for name in names]
+
+    shown.on_measured("p", LinkSpeed("p", 1e9, 0.002))
+    assert samples() == [1e9, 0.002]
+    shown.on_measured("p", LinkSpeed("p", 2e9, 0.001))
+    assert samples() == [2e9, 0.001]
+    shown.on_measured("p", None)
+    assert samples() == [None, None]
+
+
+def test_the_last_failure_of_each_sender_is_kept_with_their_number() -> None:
+    clock = FakeClock()
+    failures = KvFailures(clock)
+    first = clock()
+    failures.note("prefill-0", "it broke")
+    failures.note("prefill-1", "it hung")
+    clock.advance(2)
+    failures.note("prefill-0", "it was wrong")
+    assert failures.all() == [
+        KvFailure("prefill-1", 1, "it hung", first),
+        KvFailure("prefill-0", 2, "it was wrong", first + 2),
+    ]
+
+
+def test_who_failed_longest_ago_is_forgotten_first() -> None:
+    failures = KvFailures(FakeClock())
+    for number in range(MAX_SENDERS + 1):
+        failures.note(f"prefill-{number}", "")
+    assert len(failures.all()) == MAX_SENDERS
+    assert failures.all()[0].worker_id == "prefill-1"
