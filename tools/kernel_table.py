@@ -101,7 +101,7 @@ def document(
 ) -> str:
     """A table for each kind of GPU, with the digests of the kernels that they are of."""
     lines = [
-        "# What the kernels take",
+        "# Kernel resources",
         "",
         f"Written by `make kernels`, which compiles each kernel for each GPU ahead of time, {version_text(found)};"
         " `make test-all` compares. Registers, and bytes of them that are spilled, are those of a thread; shared"
