@@ -15,6 +15,7 @@ import pytest
 
 from tests.hygiene.tree import ROOT
 from tests.support.browser import running_chromium
+from tools.docsite.pages import MOVED
 from tools.docsite.self_contained import loads_from_elsewhere
 
 pytestmark = pytest.mark.costly
@@ -105,6 +106,12 @@ def test_links_between_documents_lead_to_their_pages(site: Path) -> None:
     # From docs/security.md to gateway/README.md, and from services/decode/README.md to docs/survival.md.
     assert 'href="../services/gateway/#tls"' in page(site, "security")
     assert 'href="../../survival/#a-worker-that-stops"' in page(site, "services/decode")
+
+
+def test_former_addresses_of_pages_lead_to_the_present_ones(site: Path) -> None:
+    for old, new in MOVED.items():
+        assert f'content="0; url=../{new}/"' in page(site, old)
+        assert (site / new / "index.html").exists()
 
 
 def test_pictures_come_in_the_colours_of_the_page(site: Path) -> None:

@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from tools.docsite import reference, rpcs
-from tools.docsite.pages import OUTSIDE, ROOT, with_links_for_the_site
+from tools.docsite.pages import OUTSIDE, ROOT, forwarding, with_links_for_the_site
 from tools.pictures.svg import in_one_scheme
 
 _REFERENCE: Final = re.compile(r"^<!-- reference: ([a-z-]+) -->$", re.MULTILINE)
@@ -51,12 +51,14 @@ def _expanded_item(item: Any) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from elsewhere, and both editions of every picture."""
+    """Add the pages from elsewhere, what leads on from former addresses, and both editions of every picture."""
     for source, page in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
     for name, text in rpcs.pages().items():
         files.append(File.generated(config, f"reference/grpc/{name}.md", content=text))
+    for name, text in forwarding().items():
+        files.append(File.generated(config, name, content=text))
     for picture in sorted((ROOT / "docs/pictures").glob("*.svg")):
         text = picture.read_text(encoding="utf-8")
         for scheme in ("light", "dark"):

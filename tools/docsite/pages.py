@@ -28,6 +28,16 @@ OUTSIDE: Final = {
 }
 """Documents outside of docs/, and the pages that they become."""
 
+MOVED: Final = {"kv-shipping": "kv-transfer"}
+"""Former names of pages, and the present ones: addresses that are linked from elsewhere go on leading there."""
+
+_FORWARDING: Final = """<!doctype html>
+<title>{page}</title>
+<link rel="canonical" href="../{page}/">
+<meta http-equiv="refresh" content="0; url=../{page}/">
+<a href="../{page}/">{page}</a>
+"""
+
 _SOURCES: Final = {page: source for source, page in OUTSIDE.items()}
 # Code, in which nothing is a link, or the target of one.
 _CODE_OR_LINK: Final = re.compile(
@@ -39,6 +49,11 @@ _CODE_OR_LINK: Final = re.compile(
 def source_of(page: str) -> str:
     """The file in the repository that a page is made from."""
     return _SOURCES.get(page, f"docs/{page}")
+
+
+def forwarding() -> dict[str, str]:
+    """Files of the site that lead from former addresses to the present ones."""
+    return {f"{old}/index.html": _FORWARDING.format(page=new) for old, new in MOVED.items()}
 
 
 def page_of(source: str) -> str | None:
