@@ -1,4 +1,4 @@
-"""What does it cost to ship KV, and what does it bring? One part for each question, in benchmarks/kv."""
+"""What does KV transfer cost, and what does it bring? One part for each question, in benchmarks/kv."""
 
 from __future__ import annotations
 

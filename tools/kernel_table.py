@@ -107,7 +107,7 @@ def document(
         " `make test-all` compares. Registers, and bytes of them that are spilled, are those of a thread; shared"
         " memory, in bytes, is that of a program. *In flight* are the groups of copies that the kernel's loop leaves"
         " on their way while it computes: none would mean that it loads nothing ahead. Where two versions differ,"
-        f" both figures are there. No kernel spills more than {MOST_SPILLED_BYTES} bytes, but products with tiles of"
+        f" both figures are there. No kernel spills more than {MOST_SPILLED_BYTES} bytes, but matmuls with tiles of"
         f" 256 tokens up to {MOST_SPILLED_BY_LONG_TILES}, and three kernels up to"
         f" {max(SPILLED_BY_VERSION.values())} with the older Triton. A kernel stands under the first case that needs"
         " it so.",

@@ -81,7 +81,7 @@ SENSELESS: Final[Mapping[tuple[str, str], str]] = {
     (
         "router",
         "wrong version",
-    ): "it is asked by the gateway alone, whose command line names it; one that names blocks "
+    ): "it is asked by the gateway alone, whose command line names it; one that hashes blocks "
     "otherwise than its workers says so (tests/mesh/test_wide_mesh.py)",
     ("kvstore", "wrong version"): _NAMED,
     ("kvstore replica", "wrong version"): _NAMED,

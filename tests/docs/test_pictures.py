@@ -54,7 +54,7 @@ def test_the_schedulers_example_has_chunks_beside_decodes_and_somebody_who_waits
 
 
 def test_the_second_prompt_finds_what_it_shares_with_the_first() -> None:
-    first, second = map(blocks.names_of, blocks.prompts())
+    first, second = map(blocks.hashes_of, blocks.prompts())
     assert blocks.num_shared() == 3
     assert first[:3] == second[:3]
     assert first[3] != second[3]

@@ -130,7 +130,7 @@ def _draw_key(drawing: Drawing, y: float) -> None:
     for colour, text in (
         ("amber", "tokens of its prompt"),
         ("green", "the next token of its answer"),
-        ("plain", f"waits: all {MAX_NUM_SEQS} seats or all {BUDGET} tokens are taken"),
+        ("plain", f"waits: all {MAX_NUM_SEQS} slots or all {BUDGET} tokens are taken"),
     ):
         drawing.box(x, y, 18, 18, colour, dashed=colour == "plain", radius=3)
         drawing.words(x + 25, y + 14, text, size=12.5)

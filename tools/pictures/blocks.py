@@ -1,4 +1,4 @@
-"""Two real prompts of the demo model, cut into blocks and named; what the second finds of the first."""
+"""Two real prompts of the demo model, cut into blocks and hashed; what the second finds of the first."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def prompts() -> list[list[int]]:
     return [tokenizer.encode(f"{_SYSTEM} {question}").ids for question in QUESTIONS]
 
 
-def names_of(token_ids: list[int]) -> list[bytes]:
-    """The names of the full blocks, as engine, router and kvstore know them."""
+def hashes_of(token_ids: list[int]) -> list[bytes]:
+    """The hashes of the full blocks, as engine, router and kvstore know them."""
     return hash_blocks(root_hash("demo", BLOCK_SIZE, "float32"), token_ids, BLOCK_SIZE)
 
 
 def num_shared() -> int:
     """Blocks of the second prompt that a real pool finds when the first is cached."""
-    first, second = map(names_of, prompts())
+    first, second = map(hashes_of, prompts())
     pool = BlockPool(16)
-    for block, name in zip(pool.allocate(len(first)), first, strict=True):
-        pool.store(block, name)
+    for block, block_hash in zip(pool.allocate(len(first)), first, strict=True):
+        pool.store(block, block_hash)
     return len(pool.longest_cached_prefix(second))
 
 
@@ -41,32 +41,32 @@ def draw() -> str:
     """The picture."""
     tokenizer = Tokenizer.from_file(str(ROOT / "models/demo/tokenizer.json"))
     drawing = Drawing(
-        1040, 430, "Two prompts as chains of named blocks; the second finds the first's"
+        1040, 430, "Two prompts as chains of hashed blocks; the second finds the first's"
     )
     shared = num_shared()
     for row, ids in enumerate(prompts()):
         top = 40 + 200 * row
         drawing.words(16, top, f"Prompt {row + 1}", bold=True, size=15)
-        names = names_of(ids)
+        hashes = hashes_of(ids)
         pieces = [ids[i : i + BLOCK_SIZE] for i in range(0, len(ids), BLOCK_SIZE)]
         drawing.box(16, top + 74, 44, 40, "plain", dashed=True)
         drawing.words(38, top + 99, "root", anchor="middle", size=12)
         for number, piece in enumerate(pieces):
-            _draw_block(drawing, tokenizer, row, number, piece, names, top, shared)
+            _draw_block(drawing, tokenizer, row, number, piece, hashes, top, shared)
     drawing.words(
         16, 418, f"A block is {BLOCK_SIZE} tokens here, 16 by default. Green: found in the cache, not computed. "
-        "A part of a block has no name.", size=12.5, colour="soft",
+        "A part of a block has no hash.", size=12.5, colour="soft",
     )  # fmt: skip
     return drawing.text()
 
 
 def _draw_block(
     drawing: Drawing, tokenizer: Tokenizer, row: int, number: int, ids: list[int],
-    names: list[bytes], top: float, shared: int,
+    hashes: list[bytes], top: float, shared: int,
 ) -> None:  # fmt: skip
     x = _LEFT + 14 + number * _CELL
     width = _CELL - 12
-    full = number < len(names)
+    full = number < len(hashes)
     found = row == 1 and number < shared
     drawing.box(
         x, top + 14, width, 50, "green" if found else ("blue" if full else "plain"), dashed=not full
@@ -79,7 +79,12 @@ def _draw_block(
         return
     drawing.box(x, top + 74, width, 40, "green" if found else "plain")
     drawing.words(
-        x + width / 2, top + 99, names[number].hex()[:12] + "…", anchor="middle", size=12, mono=True
+        x + width / 2,
+        top + 99,
+        hashes[number].hex()[:12] + "…",
+        anchor="middle",
+        size=12,
+        mono=True,
     )
     drawing.line((x + width / 2, top + 64), (x + width / 2, top + 74))
     drawing.line((x - (30 if number == 0 else 12), top + 94), (x, top + 94))

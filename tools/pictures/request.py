@@ -32,7 +32,7 @@ class Message(NamedTuple):
 _MESSAGES: Final = (
     Message("client", "gateway", "POST /v1/chat/completions"),
     Message("gateway", "router", "", "OpenAI/ChatCompletions"),
-    Message("router", "router", "template, tokens, block names"),
+    Message("router", "router", "template, tokens, block hashes"),
     Message("router", "kvstore", "", "KvStore/Lookup"),
     Message("kvstore", "router", "who holds how much", is_answer=True),
     Message("router", "router", "chooses worker and way"),

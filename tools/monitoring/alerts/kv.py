@@ -14,7 +14,7 @@ ALERTS: Final = [
         f"max by (model_name, role, reason) ({RULES.series(routing.WORKERS_DEGRADED)}) > 0",
         "5m",
         "warning",
-        "Workers name KV blocks otherwise than the router",
+        "Workers hash KV blocks otherwise than the router",
         "{{ $value }} {{ $labels.role }} workers of {{ $labels.model_name }} get no credit for what they hold: "
         "{{ $labels.reason }} differs.",
         [

@@ -80,7 +80,7 @@ ALERTS: Final = [
         "Tokens come slowly",
         "Of {{ $labels.model_name }}, 5 % of the tokens take more than {{ $value | humanizeDuration }}.",
         [
-            "Look at the batches (vllm:num_requests_running): fewer seats per worker (--max-num-seqs), or more workers.",
+            "Look at the batches (vllm:num_requests_running): fewer slots per worker (--max-num-seqs), or more workers.",
             "Look at prompts that are computed on decode workers: a prefill worker takes them off.",
             "Look at preemptions (PagemeshPreemptions).",
         ],

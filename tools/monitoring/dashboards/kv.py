@@ -139,7 +139,7 @@ BOARD: Final = Board(
             "Transfers",
             [
                 Panel(
-                    "KV shipped",
+                    "KV transferred",
                     [
                         Target(SHOWN.rate(transfer.KV_BYTES_SENT, by=["rpc"]), "sent by {{rpc}}"),
                         Target(SHOWN.rate(transfer.KV_BYTES_RECEIVED), "received"),

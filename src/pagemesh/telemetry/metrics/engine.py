@@ -55,7 +55,7 @@ NUM_PREEMPTIONS: Final = CounterSpec(
     unit=Unit.COUNT,
     labels=VLLM,
     processes=SERVING,
-    look_at="vllm:kv_cache_usage_perc; fewer seats (--max-num-seqs), more memory, or another worker",
+    look_at="vllm:kv_cache_usage_perc; fewer slots (--max-num-seqs), more memory, or another worker",
 )
 PREEMPTIONS_BY_KIND: Final = CounterSpec(
     name="pagemesh:preemptions",

@@ -207,7 +207,7 @@ REQUEST_PARAMS_N: Final = HistogramSpec(
     buckets=buckets.ANSWERS,
     labels=VLLM,
     processes=_ROUTER,
-    look_at="vllm:num_requests_running: each answer takes a seat on a worker",
+    look_at="vllm:num_requests_running: each answer takes a slot on a worker",
 )
 REQUEST_PARAMS_MAX_TOKENS: Final = HistogramSpec(
     name="vllm:request_params_max_tokens",

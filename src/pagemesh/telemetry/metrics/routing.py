@@ -181,7 +181,7 @@ WORKERS: Final = GaugeSpec(
 )
 WORKERS_DEGRADED: Final = GaugeSpec(
     name="pagemesh:workers_degraded",
-    help="Workers of the model that get no credit for what they hold, because they name KV blocks otherwise than "
+    help="Workers of the model that get no credit for what they hold, because they hash KV blocks otherwise than "
     "the router, by the step that differs: template, tokenizer, hashing, or unknown.",
     unit=Unit.WORKERS,
     labels=(*MODEL, ROLE, Label("reason", ("template", "tokenizer", "hashing", "unknown"))),

@@ -1,4 +1,4 @@
-"""KV on its way between workers: what was sent, received, refused, and what it cost."""
+"""KV transfer between workers: what was sent, received, refused, and what it cost."""
 
 from __future__ import annotations
 
