@@ -2,7 +2,7 @@
 
 The client closes its connection, and every process is asked again and again (every few milliseconds, which
 the figures contain) until no engine has its request any more, and until its blocks on all workers and its
-place in the router are free. The mesh has one seat on each worker, so that phases can be reached on purpose.
+place in the router are free. The mesh has one slot on each worker, so that phases can be reached on purpose.
 A prefill worker stops at the next chunk's boundary: what one chunk takes is beside the figures.
 """
 

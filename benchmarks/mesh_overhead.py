@@ -5,7 +5,7 @@ gRPC, in interleaved rounds; the overhead is the median of the differences withi
 each path has some requests, one right after the other as in one stream, and their median counts. The
 first one comes after a pause, in which processes slept and other code took their caches: it is shown
 apart. Every prompt is new, so no prefix cache helps. Aggregated: the decode worker prefills.
-Disaggregated: a prefill worker does and ships the KV, which counts as overhead here. The two workers are on
+Disaggregated: a prefill worker does and sends the KV, which counts as overhead here. The two workers are on
 one host and share memory, as `pagemesh up` has it: over gRPC, as between hosts, KV takes longer.
 """
 

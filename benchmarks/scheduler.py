@@ -167,7 +167,7 @@ def measure_admission(name: str, num_requests: int, num_blocks: int, seed: int) 
 
 
 def measure_steps(num_running: int, num_waiting: int, num_steps: int) -> list[float]:
-    """Milliseconds of the scheduler in each of some steps of decodes, while others wait for a seat."""
+    """Milliseconds of the scheduler in each of some steps of decodes, while others wait for a slot."""
     driver = Driver(num_running * 64, num_running, MeanLength())
     for index in range(num_running + num_waiting):
         driver.submit(str(index), Conversation(100, 900), max_tokens=900)

@@ -1,12 +1,12 @@
-"""Continuous against static batching, on our engine with as many seats in each.
+"""Continuous against static batching, on our engine with as many slots in each.
 
-* continuous: the seat of a request that has ended goes to the next one in the next step.
-* static, finished rows computed on: a batch takes as many requests as there are seats, each of its rows is
+* continuous: the slot of a request that has ended goes to the next one in the next step.
+* static, finished rows computed on: a batch takes as many requests as there are slots, each of its rows is
   computed until the longest answer has ended, and then the next batch begins. FasterTransformer (Yu et al.
   2022, Orca, section 3) and `generate` of transformers do so. What lies past the end of an answer counts
   for nothing.
 * static, finished rows dropped: the same batches, but rows that have ended are computed no more, so that
-  later steps are cheaper. It shows what empty seats alone cost.
+  later steps are cheaper. It shows what empty slots alone cost.
 
 Prompts of a batch are not padded to one length, which would make static batches slower still.
 """
@@ -26,7 +26,7 @@ _SEED = 1_000
 def compare_batching(
     engine: EngineProcess, vocab_size: int, num_seats: int, num_batches: int, num_rounds: int
 ) -> dict[str, list[float]]:
-    """Tokens per second that were asked for, by the way of batching; the engine has so many seats.
+    """Tokens per second that were asked for, by the way of batching; the engine has so many slots.
 
     The ways alternate, each with prompts of its own: none finds another's in the prefix cache.
     """

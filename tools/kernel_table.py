@@ -23,7 +23,7 @@ SPILLED_BY_VERSION: Final = {
 may only go down."""
 
 MOST_SPILLED_BY_LONG_TILES: Final = 640
-"""Of a thread of a product whose tiles have 256 tokens: beside the sums of a segment it keeps those of the
+"""Of a thread of a matmul whose tiles have 256 tokens: beside the sums of a segment it keeps those of the
 segments before, once in thousands of inputs. An H200 is faster with it all the same."""
 
 _GPUS: Final = {

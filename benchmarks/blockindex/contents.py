@@ -19,7 +19,7 @@ class Holding(NamedTuple):
 
 
 def new_chain(num_blocks: int = CHAIN) -> list[bytes]:
-    """Names of blocks that nobody has."""
+    """Hashes of blocks that nobody has."""
     packed = os.urandom(NAME_BYTES * num_blocks)
     return [packed[at : at + NAME_BYTES] for at in range(0, len(packed), NAME_BYTES)]
 

@@ -13,7 +13,7 @@ import structlog
 from blockindex.contents import new_chain
 from blockindex.processes import make_worker
 
-from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_hashes
 from pagemesh.core.engine import Engine, StepOutput
 from pagemesh.core.load import EngineLoad
 from pagemesh.membership.publisher import Publisher
@@ -24,11 +24,11 @@ ANSWER_S = 0.01
 
 
 class _Cache:
-    """An engine that has nothing but names of blocks."""
+    """An engine that has nothing but block hashes."""
 
     def __init__(self, kvstore: str, info: types_pb2.WorkerInfo, names: Sequence[bytes]) -> None:
         self.names = list(names)
-        self._digest = CacheDigest(len(names), xor_names(names))
+        self._digest = CacheDigest(len(names), xor_hashes(names))
         self._pack_snapshot()
         self.publisher = Publisher(kvstore, info, cast("Engine", self), links=tuple)
 
@@ -37,7 +37,7 @@ class _Cache:
         new = new_chain(1)
         self.names += new
         num_blocks, names_xor = self._digest
-        self._digest = CacheDigest(num_blocks + 1, names_xor ^ xor_names(new))
+        self._digest = CacheDigest(num_blocks + 1, names_xor ^ xor_hashes(new))
         self._pack_snapshot()
         self.publisher.on_step(StepOutput(stored_block_hashes=new, cache_digest=self._digest))
 

@@ -77,7 +77,7 @@ class ContinuousEngine:
 
 
 def _num_tokens(settings: dict[str, Any], config: Any) -> int:
-    """Of the KV cache: within the memory for it, and no more than all seats together can use."""
+    """Of the KV cache: within the memory for it, and no more than all slots together can use."""
     import torch
 
     values = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim

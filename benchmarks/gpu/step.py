@@ -132,10 +132,10 @@ def warm(probe: Probe, subject: Subject, sizes: Sizes) -> None:
 
 
 def _compile(probe: Probe, subject: Subject, batches: Sequence[Batch]) -> None:
-    def rehearsal(batch: Batch) -> Callable[[], object]:
+    def dummy_run(batch: Batch) -> Callable[[], object]:
         return lambda: compute_step(subject.runner, batch)
 
-    probe.note(compile_ahead([rehearsal(batch) for batch in batches]))
+    probe.note(compile_ahead([dummy_run(batch) for batch in batches]))
     started = time.perf_counter()
     for batch in batches:
         compute_step(subject.runner, batch)

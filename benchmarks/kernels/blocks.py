@@ -1,4 +1,4 @@
-"""Moving KV blocks: every byte is read once and written once, and summed up on the way where KV is shipped.
+"""Moving KV blocks: every byte is read once and written once, and summed up on the way where KV is transferred.
 
 Bytes: the blocks, twice. Flops: none that count.
 """

@@ -19,7 +19,7 @@ COMPLETIONS = "/v1/completions"
 
 @dataclass(frozen=True)
 class Stage:
-    """A mesh with one seat on each worker."""
+    """A mesh with one slot on each worker."""
 
     view: View
     port: int
@@ -76,7 +76,7 @@ class Stage:
 
 @asynccontextmanager
 async def queued(stage: Stage) -> AsyncIterator[Client]:
-    """All seats are taken."""
+    """All slots are taken."""
     async with AsyncExitStack() as others:
         for num_seated in (1, 2):
             await others.enter_async_context(stage.short())

@@ -156,7 +156,7 @@ class _Restart:
         add(f"{name}: failed requests", "", sum(not answer.num_tokens for answer in answers))
 
     def _lost(self, before: Mapping[str, Known]) -> set[bytes]:
-        """Names of all blocks that nobody else had."""
+        """Hashes of all blocks that nobody else had."""
         if self._victim == KVSTORE:
             return set()
         others = (worker.names for name, worker in before.items() if name != self._victim)

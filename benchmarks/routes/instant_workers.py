@@ -18,7 +18,7 @@ import grpc.aio
 from pagemesh.cache.block_hash import (
     CANARY_VERSION,
     canary_token_ids,
-    digest_names,
+    digest_hashes,
     hash_blocks,
     root_hash,
 )
@@ -105,13 +105,13 @@ def _info(number: int, port: int, settings: InstantSettings) -> types_pb2.Worker
         canary=types_pb2.Canary(
             version=CANARY_VERSION,
             token_digest=settings.token_digest,
-            block_digest=digest_names(name_blocks(canary_token_ids(BLOCK_SIZE))),
+            block_digest=digest_hashes(name_blocks(canary_token_ids(BLOCK_SIZE))),
         ),
     )
 
 
 def name_blocks(token_ids: Sequence[int]) -> list[bytes]:
-    """Names of full blocks as these workers give them."""
+    """Hashes of full blocks as these workers compute them."""
     return hash_blocks(root_hash(FINGERPRINT, BLOCK_SIZE, DTYPE), token_ids, BLOCK_SIZE)
 
 

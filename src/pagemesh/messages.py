@@ -291,7 +291,7 @@ def require_same_kv(
             f"but {worker.worker_id} has {describe_layout(worker.kv_layout)}",
             reason="LAYOUT_MISMATCH",
         )
-    # Routers pair no such workers, and the blocks have other names; but one of another version may ask.
+    # Routers pair no such workers, and the blocks have other hashes; but one of another version may ask.
     if arithmetic != worker.arithmetic:
         raise FailedPreconditionError(
             f"the caller's arithmetic is {describe_arithmetic(arithmetic)}, "

@@ -25,7 +25,7 @@ DEMO: Final = Path(__file__).resolve().parents[2] / "models/demo"
 NUM_SEATS: Final = 4
 MESH: Final = ("--model", str(DEMO), "--router", "2", "--decode", "2", "--no-share-kv-memory")
 SMALL_STEPS: Final = (
-    # Small steps and few seats: whoever has to wait somewhere does so for a while.
+    # Small steps and few slots: whoever has to wait somewhere does so for a while.
     *("--max-num-batched-tokens", "4", "--max-num-seqs", str(NUM_SEATS)),
     *("--remote-prefill-min-tokens", "64", "--lookup-timeout", "1"),
 )

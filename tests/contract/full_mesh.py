@@ -12,7 +12,7 @@ from tests.contract.http_answers import http_body, pairs
 from tests.contract.router_harness import Mesh, eventually, running_mesh
 
 NUM_TAKEN = 1 + MIN_AHEAD
-"""Requests that are let through to a worker with one seat."""
+"""Requests that are let through to a worker with one slot."""
 
 LONG = {"prompt": list(range(300, 316)), "max_tokens": 400, "ignore_eos": True, "stream": True}
 

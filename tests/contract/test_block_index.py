@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_hashes
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
@@ -144,7 +144,7 @@ async def test_blocks_that_were_given_up_are_still_the_workers_when_it_comes_bac
     for start in range(0, 400, 50):
         await index.store("a", blocks[start : start + 50])
     assert await index.count("a") == 100
-    assert await index.add_worker("a", 400, CacheDigest(400, xor_names(blocks)))
+    assert await index.add_worker("a", 400, CacheDigest(400, xor_hashes(blocks)))
     assert await index.count("a") == 100
     assert not await index.store("a", make_spread_blocks(400))
 
@@ -294,13 +294,13 @@ async def test_what_was_given_up_is_no_mistake_of_the_index(make_index: MakeInde
     for worker_id in ("a", "b"):
         await index.add_worker(worker_id, 400)
         await index.store(worker_id, names)
-    everything = CacheDigest(400, xor_names(names))
+    everything = CacheDigest(400, xor_hashes(names))
     for worker_id in ("a", "b"):
         assert await index.digest(worker_id) == everything
         assert await index.count(worker_id) == len(await index.snapshot(worker_id)) <= 100
         assert not await index.store(worker_id, make_spread_blocks(400))
     await index.remove("a", names[:150])
-    assert await index.digest("a") == CacheDigest(250, xor_names(names[150:]))
+    assert await index.digest("a") == CacheDigest(250, xor_hashes(names[150:]))
     assert await index.digest("b") == everything
     await index.remove("a", names[150:])
     assert await index.digest("a") == CacheDigest()
@@ -309,7 +309,7 @@ async def test_what_was_given_up_is_no_mistake_of_the_index(make_index: MakeInde
     assert await index.digest("a") == CacheDigest()
     await index.clear("b")
     await index.store("b", names[:1])
-    assert await index.digest("b") == CacheDigest(1, xor_names(names[:1]))
+    assert await index.digest("b") == CacheDigest(1, xor_hashes(names[:1]))
 
 
 async def test_a_bounded_index_never_finds_more_than_there_is(make_index: MakeIndex) -> None:

@@ -1,4 +1,4 @@
-"""A worker that names blocks otherwise than its router is shown, gets no credit, and serves all the same."""
+"""A worker that hashes blocks otherwise than its router is shown, gets no credit, and serves all the same."""
 
 from __future__ import annotations
 

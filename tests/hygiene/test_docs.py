@@ -76,6 +76,13 @@ def test_pagemesh_commands_and_flags_in_documents_exist() -> None:
     assert unknown == []
 
 
+def test_the_architecture_page_has_a_sentence_for_every_package() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    packages = {path.parent.name for path in (ROOT / "src/pagemesh").glob("*/__init__.py")}
+    assert "engine_process" in packages
+    assert [name for name in sorted(packages) if f"`src/pagemesh/{name}/`](" not in text] == []
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_lead_to_files(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -44,7 +44,7 @@ class PreemptingScheduler(Scheduler):
         running = [r for r in self.requests.active if r.state is RequestState.RUNNING]
         if self.num_batches in self._preempt_at and running and not running[-1].leases:
             if running[-1].num_in_flight:
-                # As a scheduler that needs its blocks does: the step in flight lands first.
+                # As a scheduler that needs its blocks does: the step in flight completes first.
                 return Batch(())
             self._preempt(running[-1])
         batch = super().schedule()

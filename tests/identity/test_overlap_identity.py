@@ -83,7 +83,7 @@ def test_preemption_at_any_step_with_steps_in_flight_does_not_matter(
         peer = make_peer(preempt_at={step})
         subject.check(answers_together(peer, requests))
         num_preemptions += peer.scheduler.load().num_preemptions
-    # In the last steps the request may have ended when the step in flight has landed.
+    # In the last steps the request may have ended when the step in flight has completed.
     assert num_steps - 4 < num_preemptions < num_steps
 
 

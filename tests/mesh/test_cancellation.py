@@ -33,7 +33,7 @@ SLOW_SCHEMA = {
 
 @pytest.fixture(scope="module")
 def narrow_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """One seat on each worker, long prefills, and a tenant that may have three requests at once."""
+    """One slot on each worker, long prefills, and a tenant that may have three requests at once."""
     folder = tmp_path_factory.mktemp("narrow")
     keys = folder / "keys.yaml"
     tenant = {"keys": [hash_of(KEY)], "concurrent_requests": 3}
@@ -100,7 +100,7 @@ def long_completion(beginning: str = "", **fields: Any) -> dict[str, Any]:
 
 @contextmanager
 def answering(mesh: Mesh, count: int) -> Iterator[None]:
-    """So many others have a seat of a decode worker, and an answer that takes its time."""
+    """So many others have a slot of a decode worker, and an answer that takes its time."""
     others = [LeavingClient(mesh, COMPLETIONS, completion("Hi")) for _ in range(count)]
     try:
         until(lambda: num_requests(mesh, *DECODERS) == (count, 0), "the others are answered")

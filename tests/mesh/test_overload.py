@@ -51,7 +51,7 @@ class Flooded(NamedTuple):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flooded]:
-    """One decode worker with two seats, and a short queue."""
+    """One decode worker with two slots, and a short queue."""
     folder = tmp_path_factory.mktemp("overload")
     path = folder / "keys.yaml"
     keys = {"heavy": HEAVY, "light": LIGHT}

@@ -123,4 +123,4 @@ class SimulatedWorker:
                 num_tokens = stepper.progress[lease][-1].num_tokens
                 self.ledger.lend(lease, stepper.exports[lease].block_ids, num_tokens)
         pool = stepper.scheduler._pool
-        self.ledger.check_free((*pool._free_unnamed, *pool._free_named))
+        self.ledger.check_free((*pool._free_uncached, *pool._free_cached))

@@ -1,10 +1,11 @@
-"""Names of KV blocks: a keyed BLAKE2b-128 chain over token ids, and what is said of sets of names.
+"""Hashes of KV blocks: a keyed BLAKE2b-128 chain over token ids, and digests of sets of hashes.
 
-A block's name covers every token before it, so two equal names mean equal KV. Whoever knows the root
-can name blocks: engine and router compute the same names from the same prompt.
+A block's hash covers every token before it, so two equal hashes mean equal KV. From the root on, engine and
+router compute the same hashes of the same prompt.
 
-The canary is token ids whose blocks everybody names who names blocks: a worker and a router that named the same
-blocks differently would never find anything in each other's words. So both name these, and compare."""
+The canary is token ids whose blocks every worker and router hashes: a lookup finds nothing where a worker and a
+router hash the same blocks differently. So both hash these, and compare.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from operator import xor
 from typing import Final, NamedTuple, Protocol
 
 BLOCK_HASH_SIZE = 16
-"""Bytes of a name."""
+"""Bytes of a block hash."""
 
 _ROOT = hashlib.blake2b(digest_size=BLOCK_HASH_SIZE, key=b"pagemesh.v1.root")
 _BLOCK = hashlib.blake2b(digest_size=BLOCK_HASH_SIZE, key=b"pagemesh.v1.block")
@@ -33,7 +34,7 @@ def root_hash(
     """Start of the chain: everything besides the tokens that makes KV differ, and the tenant's salt.
 
     `adapter` is the LoRA adapter's name; empty for the model itself. `arithmetic` is the class of the worker's
-    arithmetic; empty for workers that do not say, whose names are those of versions that knew of none.
+    arithmetic; empty for workers that do not say, whose hashes are those of versions that knew of none.
     """
     state = _ROOT.copy()
     for part in (model_fingerprint.encode(), kv_dtype.encode(), adapter.encode(), cache_salt):
@@ -47,29 +48,29 @@ def root_hash(
 
 
 def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Names of the full blocks of `token_ids`; with a block's name as root, of those that follow it."""
+    """Hashes of the full blocks of `token_ids`; with a block's hash as root, of those that follow it."""
     num_blocks = len(token_ids) // block_size
     num_tokens = num_blocks * block_size
     packed = memoryview(struct.pack(f"<{num_tokens}I", *token_ids[:num_tokens]))
     stride = 4 * block_size
-    names: list[bytes] = []
-    name = root
+    hashes: list[bytes] = []
+    parent = root
     for start in range(0, num_blocks * stride, stride):
         state = _BLOCK.copy()
-        state.update(name)
+        state.update(parent)
         state.update(packed[start : start + stride])
-        name = state.digest()
-        names.append(name)
-    return names
+        parent = state.digest()
+        hashes.append(parent)
+    return hashes
 
 
 class Hasher(Protocol):
-    """Names the blocks of one engine: by their tokens, or by what a trace says of them."""
+    """Hashes the blocks of one engine: by their tokens, or by what a trace says of them."""
 
     def extend(
         self, hashes: list[bytes], token_ids: Sequence[int], *, salt: bytes = b"", adapter: str = ""
     ) -> None:
-        """Append the names of the full blocks of `token_ids` that are new; `hashes` has those of the first ones.
+        """Append the hashes of the full blocks of `token_ids` that are new; `hashes` has those of the first ones.
 
         `salt` is the tenant's; `adapter` is the LoRA adapter's name, empty for the model itself.
         """
@@ -77,7 +78,7 @@ class Hasher(Protocol):
 
 
 class BlockHasher:
-    """Names the blocks of one model and layout, as tokens become known; routers and schedulers use the same."""
+    """Hashes the blocks of one model and layout, as tokens become known; routers and schedulers use the same."""
 
     def __init__(
         self, model_fingerprint: str, block_size: int, kv_dtype: str, arithmetic: str = ""
@@ -91,18 +92,18 @@ class BlockHasher:
     def extend(
         self, hashes: list[bytes], token_ids: Sequence[int], *, salt: bytes = b"", adapter: str = ""
     ) -> None:
-        num_named_tokens = len(hashes) * self._block_size
-        if len(token_ids) - num_named_tokens >= self._block_size:
+        num_hashed_tokens = len(hashes) * self._block_size
+        if len(token_ids) - num_hashed_tokens >= self._block_size:
             parent = hashes[-1] if hashes else self._root(salt, adapter)
-            hashes += hash_blocks(parent, token_ids[num_named_tokens:], self._block_size)
+            hashes += hash_blocks(parent, token_ids[num_hashed_tokens:], self._block_size)
 
     def canary(self) -> bytes:
-        """Digest of the names of the canary's blocks, given as to a request whose tokens become known."""
+        """Digest of the hashes of the canary's blocks, given as to a request whose tokens become known."""
         token_ids = canary_token_ids(self._block_size)
-        names = list[bytes]()
+        hashes = list[bytes]()
         for num_tokens in (self._block_size + 1, len(token_ids)):
-            self.extend(names, token_ids[:num_tokens])
-        return digest_names(names)
+            self.extend(hashes, token_ids[:num_tokens])
+        return digest_hashes(hashes)
 
     def _root(self, salt: bytes, adapter: str) -> bytes:
         return root_hash(
@@ -128,9 +129,9 @@ def canary_token_ids(block_size: int) -> list[int]:
     return [index * 40_503 % _LARGEST_ID for index in range(_NUM_BLOCKS * block_size + 1)]
 
 
-def digest_names(names: Sequence[bytes]) -> bytes:
-    """BLAKE2b-128 of block names."""
-    return _digest(b"".join(names))
+def digest_hashes(hashes: Sequence[bytes]) -> bytes:
+    """BLAKE2b-128 of block hashes."""
+    return _digest(b"".join(hashes))
 
 
 def digest_text(text: str) -> bytes:
@@ -148,17 +149,17 @@ def _digest(data: bytes) -> bytes:
 
 
 class CacheDigest(NamedTuple):
-    """What a cache holds, in short; equal for equal sets of names."""
+    """What a cache holds, in short; equal for equal sets of block hashes."""
 
     num_blocks: int = 0
     """Blocks that it holds."""
     names_xor: int = 0
-    """Exclusive or of their names, see `xor_names`."""
+    """Exclusive or of their hashes, see `xor_hashes`."""
 
 
-def xor_names(names: Iterable[bytes]) -> int:
-    """Exclusive or of 16-byte names, each read as a big-endian number; 0 of none.
+def xor_hashes(hashes: Iterable[bytes]) -> int:
+    """Exclusive or of 16-byte hashes, each read as a big-endian number; 0 of none.
 
-    To come and to leave change it alike. Each name has to be given once.
+    To come and to leave change it alike. Each hash has to be given once.
     """
-    return reduce(xor, map(int.from_bytes, names), 0)
+    return reduce(xor, map(int.from_bytes, hashes), 0)

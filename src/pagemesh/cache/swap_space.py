@@ -22,7 +22,7 @@ class SwapTotals(NamedTuple):
 
 
 class SwapSpace:
-    """Hands out swap blocks; each has one holder and no name. Not thread-safe: one thread owns it."""
+    """Hands out swap blocks; each has one holder and no hash. Not thread-safe: one thread owns it."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

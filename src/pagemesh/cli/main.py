@@ -71,7 +71,7 @@ COMMANDS = {
         "pagemesh.router.service",
     ),
     "prefill": Command(
-        "computes the KV of prompts and ships it",
+        "computes the KV of prompts and sends it",
         "pagemesh.config:WorkerConfig",
         "pagemesh.prefill.service",
         reads="pagemesh.cli.longest_context:worker_arguments",

@@ -53,7 +53,7 @@ class StepOutput:
     removed_block_hashes: Sequence[bytes] = ()
     """Blocks that left it (a block may be stored again later in the same or another step)."""
     cache_snapshot: Sequence[bytes] | None = None
-    """After `publish_snapshot`: names of all cached blocks after this step's stores and removals."""
+    """After `publish_snapshot`: hashes of all cached blocks after this step's stores and removals."""
     cache_digest: CacheDigest | None = None
     """Of all cached blocks after this step's stores and removals; None where the cache did not change and no
     snapshot was asked for."""
@@ -80,14 +80,14 @@ class EngineInfo:
     model_folder: str | None = None
     """Where the model's files lie; None where there are none."""
     canary: bytes = b""
-    """How it names blocks: what `BlockHasher.canary` gave in the engine's process; empty where nobody asked."""
+    """How it hashes blocks: what `BlockHasher.canary` gave in the engine's process; empty where nobody asked."""
     identity_trouble: str = ""
     """What the check at load found wrong with the promise of equal tokens; empty when nothing was."""
     arithmetic: str = ""
     """Class of its arithmetic, as found when the model was loaded: engines with equal ones compute the same bits."""
 
     def hasher(self) -> BlockHasher:
-        """What names its blocks."""
+        """What hashes its blocks."""
         layout = self.layout
         return BlockHasher(self.model_fingerprint, layout.block_size, layout.dtype, self.arithmetic)
 
@@ -148,14 +148,14 @@ class Engine(Protocol):
         ...
 
     def pin(self, request_id: str, block_hashes: Sequence[bytes]) -> Future[tuple[int, ...]]:
-        """Own the longest cached run of the named blocks until `release(request_id)`; gives their ids.
+        """Own the longest cached run of these blocks until `release(request_id)`; gives their ids.
 
         Resolved between two steps. `release` must be called also when the future was given up.
         """
         ...
 
     def publish_snapshot(self) -> None:
-        """Have the next StepOutput carry `cache_snapshot`: the names of all cached blocks at that moment."""
+        """Have the next StepOutput carry `cache_snapshot`: the hashes of all cached blocks at that moment."""
         ...
 
     def load(self) -> EngineLoad:

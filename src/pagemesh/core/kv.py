@@ -78,7 +78,7 @@ class KvExport:
     block_ids: tuple[int, ...]
     """Block table of all tokens that the request came with."""
     block_hashes: tuple[bytes, ...]
-    """Names of the full blocks among them."""
+    """Hashes of the full blocks among them."""
     num_held_tokens: int
     """Leading tokens found in the prefix cache."""
 
@@ -106,4 +106,4 @@ class KvGrant:
     block_ids: tuple[int, ...]
     """Block table of all tokens that the request came with."""
     block_hashes: tuple[bytes, ...]
-    """Names of the full blocks among them."""
+    """Hashes of the full blocks among them."""

@@ -1,4 +1,4 @@
-"""KvTransfer.Fetch, served by every worker: cached blocks by name, pinned as long as the stream is open."""
+"""KvTransfer.Fetch, served by every worker: cached blocks by their hashes, pinned as long as the stream is open."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class KvTransferServicer:
         request: kv_transfer_pb2.FetchRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncGenerator[bytes]:
-        """Stream the longest cached run of the named blocks, from the first on."""
+        """Stream the longest cached run of the blocks asked for, from the first on."""
         endpoint = self._endpoint
         require_same_kv(
             endpoint.info, request.model_fingerprint, request.kv_layout, request.arithmetic
         )
         hashes = tuple(request.block_hashes)
-        if any(len(name) != BLOCK_HASH_SIZE for name in hashes):
+        if any(len(each) != BLOCK_HASH_SIZE for each in hashes):
             raise InvalidRequestError("a block hash has not 16 bytes", param="block_hashes")
         layout = endpoint.engine.info.layout
         max_blocks = num_blocks_of(endpoint.engine.info.max_model_len, layout.block_size)
@@ -57,11 +57,11 @@ class KvTransferServicer:
             yield stream.header(len(block_ids))
             # The caller's block table from its first block on: what is in front of that is not read.
             first = request.first_block_index
-            table, names = (0,) * first + block_ids, (b"",) * first + hashes
+            table, all_hashes = (0,) * first + block_ids, (b"",) * first + hashes
             start, end = first * layout.block_size, len(table) * layout.block_size
             for part in cut_into_parts(layout, start, end, stream.max_part_bytes):
                 yield await stream.part(
-                    part, table, names, ready_seconds=0.0, num_reused_tokens=end
+                    part, table, all_hashes, ready_seconds=0.0, num_reused_tokens=end
                 )
             await stream.finish()
         finally:

@@ -29,7 +29,7 @@ _CHECKSUM_TAG: Final = 0x11  # field 2, eight bytes
 _PAYLOAD_TAG: Final = 0x1A  # field 3, with a length
 _CHECKSUM_SIZE: Final = 8
 MAX_CONTENT_BYTES: Final = 4 * 1024 * 1024
-"""Names and numbers of the blocks of a prompt of three million tokens. A few bytes can unpack to many."""
+"""Hashes and numbers of the blocks of a prompt of three million tokens. A few bytes can unpack to many."""
 
 _LONGEST_VARINT: Final = 5
 """Bytes; enough for lengths below 2^35, and gRPC's messages are below 2^32."""

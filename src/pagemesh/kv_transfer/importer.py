@@ -104,7 +104,7 @@ class KvImporter:
         return await self._try("prefill", kv, peer, kv.seconds_left, receive)
 
     def wanted_from(self, kv: KvImport, source: kv_transfer_pb2.KvSource) -> Sequence[bytes]:
-        """Names of the missing blocks that the source is thought to hold; none when that is this worker."""
+        """Hashes of the missing blocks that the source is thought to hold; none when that is this worker."""
         if source.worker.worker_id == self._endpoint.info.worker_id:
             return ()
         return kv.grant.block_hashes[kv.num_verified_blocks : source.block_count]
@@ -113,10 +113,10 @@ class KvImporter:
         """Fetch the blocks that are wanted from the source; there must be any."""
         seconds = kv.seconds_left * PULL_SHARE
         num_before = kv.num_verified_tokens
-        names = self.wanted_from(kv, source)
-        end_block = kv.num_verified_blocks + len(names)
+        hashes = self.wanted_from(kv, source)
+        end_block = kv.num_verified_blocks + len(hashes)
         request = kv_transfer_pb2.FetchRequest(
-            block_hashes=names,
+            block_hashes=hashes,
             model_fingerprint=self._endpoint.info.model_fingerprint,
             kv_layout=self._endpoint.info.kv_layout,
             arithmetic=self._endpoint.info.arithmetic,

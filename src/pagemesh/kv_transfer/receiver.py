@@ -31,7 +31,7 @@ class KvReceiver:
     """Verifies the messages of one stream, in order, and brings what is right into granted blocks.
 
     A message is checked before anything of it is used: its form, its checksum, whose it is, its place,
-    the names of its blocks, its KV. Parts may come in any order of blocks and layers, but each
+    the hashes of its blocks, its KV. Parts may come in any order of blocks and layers, but each
     (block, layer) only once. The first wrong message raises KvIntegrityError, and so does every message
     after it; what was verified before stays in the blocks and counts in `received`. Not thread-safe:
     one message at a time, and one stream at a time for each `ReceivedKv`.
@@ -165,9 +165,9 @@ class KvReceiver:
             )
 
     def _check_names(self, run: BlockRun, blocks: kv_transfer_pb2.KvBlocks) -> None:
-        names = self._received.grant.block_hashes
+        hashes = self._received.grant.block_hashes
         wanted = [
-            names[block] if block < len(names) else b""
+            hashes[block] if block < len(hashes) else b""
             for block in range(run.first_block, run.end_block)
         ]
         if list(blocks.block_hashes) != wanted:

@@ -169,7 +169,7 @@ class KvEncoder:
     ) -> bytes:
         """Read the blocks of one part and make its message.
 
-        `block_ids` is the whole block table, `block_hashes` names its full blocks, which were there
+        `block_ids` is the whole block table, `block_hashes` are those of its full blocks, which were there
         `ready_seconds` after the header was sent. KV of the prompt's first `num_reused_tokens` was not computed
         for this stream. Computes a checksum and copies memory, so it belongs on a
         thread, and the caller must hold the blocks until it ends.

@@ -35,7 +35,7 @@ class CacheEventBuffer:
     """Collects the net changes between two reports; bounded, because a full snapshot replaces them.
 
     While a snapshot is awaited, changes are worthless. At the start and after `discard` the cache counts as
-    empty until then: to name too few blocks costs speed, to name blocks that are gone costs a wrong route.
+    empty until then: to list too few blocks costs speed, to list blocks that are gone costs a wrong route.
 
     The last reports are remembered with what the cache held behind each: a kvstore that knows one of these
     moments need only be told what came behind it (`resume`).

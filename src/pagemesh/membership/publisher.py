@@ -91,15 +91,15 @@ class Publisher:
         self._engine = engine
         self._links = links
         # A kvstore that is further behind than this is cheaper to reach with a snapshot.
-        self._outbox = CacheEventBuffer(max_changes=2 * worker.block_count)
+        self._buffer = CacheEventBuffer(max_changes=2 * worker.block_count)
         self._changed = asyncio.Event()
         self._sequence = 0
         self._task: asyncio.Task[None] | None = None
         self._refusal: str | None = None
         self._refused_at = 0.0
         self._is_away = False
-        self.standing = MembershipState.AWAY
-        self.complaint = ""
+        self.state = MembershipState.AWAY
+        self.refusal = ""
         """Why the worker is not in the mesh, as gRPC or the kvstore says."""
 
     @property
@@ -109,7 +109,7 @@ class Publisher:
 
     def held(self) -> CacheDigest | None:
         """What the cache holds by the engine's own count; None while that is not known."""
-        return self._outbox.digest
+        return self._buffer.digest
 
     def start(self) -> None:
         """Begin to register and publish, whether or not the kvstore is there yet; returns at once."""
@@ -117,12 +117,12 @@ class Publisher:
 
     def on_step(self, step: StepOutput) -> None:
         """Take note of what an engine step changed; never waits."""
-        awaited = self._outbox.awaits_snapshot
-        self._outbox.add(step)
-        if self._outbox.awaits_snapshot and not awaited:
+        awaited = self._buffer.awaits_snapshot
+        self._buffer.add(step)
+        if self._buffer.awaits_snapshot and not awaited:
             _log.warning("kvstore_too_slow", kvstore=self._replicas.present)
             self._engine.publish_snapshot()
-        if not self._outbox.is_empty or self._engine.load().is_idle:
+        if not self._buffer.is_empty or self._engine.load().is_idle:
             self._changed.set()
 
     async def close(self) -> None:
@@ -150,7 +150,7 @@ class Publisher:
                     registered = await self._register(stub)
                     self._resume(registered)
                     await self._publish(stub, registered.heartbeat_interval_ms / 1000)
-                self.standing, self.complaint = MembershipState.AWAY, "the kvstore ended the stream"
+                self.state, self.refusal = MembershipState.AWAY, "the kvstore ended the stream"
                 _log.info("kvstore_ended_stream", kvstore=self._replicas.present)
             except* grpc.aio.AioRpcError as errors:
                 refusals = [self._report(error) for error in errors.exceptions]
@@ -176,7 +176,7 @@ class Publisher:
         """
         assert isinstance(error, grpc.aio.AioRpcError)
         code, detail = error.code().name, error.details()
-        self.standing, self.complaint = MembershipState.AWAY, f"{code}: {detail}"
+        self.state, self.refusal = MembershipState.AWAY, f"{code}: {detail}"
         if error.code() not in _REFUSALS:
             self._refusal = None
             # Once, and not at each of the attempts that follow in short order.
@@ -184,7 +184,7 @@ class Publisher:
             log("kvstore_away", kvstore=self._replicas.present, code=code, detail=detail)
             self._is_away = True
             return False
-        self.standing, self.complaint = MembershipState.REFUSED, detail or code
+        self.state, self.refusal = MembershipState.REFUSED, detail or code
         now = asyncio.get_running_loop().time()
         if detail != self._refusal or now - self._refused_at >= REFUSAL_PERIOD:
             self._refusal, self._refused_at = detail, now
@@ -200,15 +200,15 @@ class Publisher:
         )
         self._refusal = None
         self._is_away = False
-        self.standing, self.complaint = MembershipState.JOINED, ""
+        self.state, self.refusal = MembershipState.JOINED, ""
         _log.info("registered", kvstore=self._replicas.present, revision=response.revision)
         return response
 
     def _resume(self, registered: kvstore_pb2.RegisterResponse) -> None:
         """Have told what the kvstore does not know: what changed since then, or all that there is."""
-        if registered.HasField("kept") and self._outbox.resume(digest_from_proto(registered.kept)):
+        if registered.HasField("kept") and self._buffer.resume(digest_from_proto(registered.kept)):
             return
-        self._outbox.discard()
+        self._buffer.discard()
         self._engine.publish_snapshot()
 
     async def _publish(
@@ -221,8 +221,8 @@ class Publisher:
                 writer = tasks.create_task(self._write(call, heartbeat_interval))
                 async for response in call:
                     # One that is on its way anyhow answers the wish as well.
-                    if response.resync and not self._outbox.awaits_snapshot:
-                        self._outbox.await_snapshot()
+                    if response.resync and not self._buffer.awaits_snapshot:
+                        self._buffer.await_snapshot()
                         self._engine.publish_snapshot()
                 writer.cancel()
         finally:
@@ -236,7 +236,7 @@ class Publisher:
         reported_load: EngineLoad | None = None
         reported_at = checked_at = loop.time()
         while True:
-            changes = self._outbox.take()
+            changes = self._buffer.take()
             requests = change_requests(changes)
             is_snapshot = changes.cleared and changes.digest is not None
             if is_snapshot or loop.time() - checked_at >= heartbeat_interval:

@@ -59,9 +59,9 @@ def _more_kv(model: MeshModel, factor: float) -> MeshModel:
 
 def _more_seats(model: MeshModel, factor: float) -> MeshModel:
     def change(worker: WorkerModel) -> WorkerModel:
-        seats = math.ceil(worker.max_num_seqs * factor)
-        tokens = max(seats, worker.max_num_batched_tokens)
-        return replace(worker, max_num_seqs=seats, max_num_batched_tokens=tokens)
+        slots = math.ceil(worker.max_num_seqs * factor)
+        tokens = max(slots, worker.max_num_batched_tokens)
+        return replace(worker, max_num_seqs=slots, max_num_batched_tokens=tokens)
 
     return _of_workers(model, change)
 

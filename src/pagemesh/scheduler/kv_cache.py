@@ -1,4 +1,4 @@
-"""Gives requests their blocks: those that hold KV already, then fresh ones. Names what gets full.
+"""Gives requests their blocks: those that hold KV already, then fresh ones. Hashes what gets full.
 
 It finds what there is already of a request's KV, and can check what must hold between the block tables of all requests.
 """
@@ -135,7 +135,7 @@ class KvCacheManager:
         self._free_swapped(request)
 
     def given_blocks(self, request: Request) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """Block table of the tokens that the request came with, and the names of those that they fill."""
+        """Block table of the tokens that the request came with, and the hashes of those that they fill."""
         block_ids = request.block_ids[: self._num_blocks(request.num_given_tokens)]
         block_hashes = request.block_hashes[: request.num_given_tokens // self._block_size]
         return tuple(block_ids), tuple(block_hashes)

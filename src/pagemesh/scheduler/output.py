@@ -91,7 +91,7 @@ class StepOutputBuilder:
         self._grants.append(KvGrant(request.request_id, num_held_tokens, block_ids, block_hashes))
 
     def want_snapshot(self) -> None:
-        """Have the next StepOutput name all cached blocks."""
+        """Have the next StepOutput list all cached blocks."""
         self._wants_snapshot = True
 
     def take(self, load: EngineLoad, *, load_is_news: bool = True) -> StepOutput | None:

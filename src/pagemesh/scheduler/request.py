@@ -110,7 +110,7 @@ class Request:
     """The block table: block i holds the KV of tokens [i * block_size, (i + 1) * block_size)."""
 
     block_hashes: list[bytes] = field(default_factory=list)
-    """Names of the full blocks of the known tokens."""
+    """Hashes of the full blocks of the known tokens."""
 
     num_stored_blocks: int = 0
     """Leading blocks that were offered to the prefix cache."""

@@ -111,7 +111,7 @@ class RequestTable:
             self.finish(request, FinishReason.CANCELLED)
 
     def pin(self, pin_id: str, block_hashes: Sequence[bytes]) -> tuple[int, ...]:
-        """Hold the longest cached run of the named blocks until `release(pin_id)`."""
+        """Hold the longest cached run of these blocks until `release(pin_id)`."""
         self._check_new(pin_id)
         block_ids = self._pool.longest_cached_prefix(block_hashes)
         self._pool.acquire(block_ids)

@@ -61,7 +61,7 @@ class Scheduler:
         costs: StepCosts | None = None,
         hasher: Hasher | None = None,
     ) -> None:
-        """`hasher` names blocks otherwise than by the engine's model and layout."""
+        """`hasher` hashes blocks otherwise than by the engine's model and layout."""
         self._config = config
         self._is_causal = info.causal
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching and info.causal)
@@ -175,7 +175,7 @@ class Scheduler:
         )
 
     def want_snapshot(self) -> None:
-        """Have the next output name all cached blocks."""
+        """Have the next output list all cached blocks."""
         self._outputs.want_snapshot()
 
     def take_output(self, load: EngineLoad, *, load_is_news: bool = True) -> StepOutput | None:

@@ -329,7 +329,7 @@ Global___RouterDescription: _TypeAlias = RouterDescription  # noqa: Y015
 
 @_typing.final
 class RouterModel(_message.Message):
-    """A model as a router names its blocks."""
+    """A model as a router hashes its blocks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -374,7 +374,7 @@ class SeenWorker(_message.Message):
     session_end: _builtins.str
     """Why the last session ended; empty when none has."""
     difference: _builtins.str
-    """The first step at which it names blocks otherwise than the router: "template", "tokenizer", "hashing" or
+    """The first step at which it hashes blocks otherwise than the router: "template", "tokenizer", "hashing" or
     "unknown"; empty when it names them alike, or serves a model that the router does not.
     """
     advice: _builtins.str

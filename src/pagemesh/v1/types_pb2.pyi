@@ -470,8 +470,8 @@ Global___KvLayout: _TypeAlias = KvLayout  # noqa: Y015
 
 @_typing.final
 class Canary(_message.Message):
-    """How a worker's model folder and code turn a conversation into the names of KV blocks, step by step. A router
-    that comes to other digests would look for a prompt's blocks under names that the worker does not give.
+    """How a worker's model folder and code turn a conversation into the hashes of KV blocks, step by step. A router
+    that comes to other digests would look for a prompt's blocks under hashes that the worker does not have.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -489,7 +489,7 @@ class Canary(_message.Message):
     id as 4 bytes, little-endian; empty when the model folder has no tokenizer.
     """
     block_digest: _builtins.bytes
-    """BLAKE2b-128 of the concatenated names that the engine gives the blocks of the canary's own token ids,
+    """BLAKE2b-128 of the concatenated hashes that the engine gives the blocks of the canary's own token ids,
     which depend on no tokenizer. Workers with equal ones can exchange KV.
     """
     def __init__(
@@ -547,7 +547,7 @@ class WorkerInfo(_message.Message):
     """Most requests it runs at once."""
     arithmetic: _builtins.str
     """The class of its arithmetic, for example "cpu-fma-float32": workers with equal ones compute the same bits. A part
-    of the names of blocks, so that KV stays within a class. Empty for workers that do not say, which are a class
+    of the block hashes, so that KV stays within a class. Empty for workers that do not say, which are a class
     of their own.
     """
     identity_trouble: _builtins.str
@@ -558,7 +558,7 @@ class WorkerInfo(_message.Message):
 
     @_builtins.property
     def canary(self) -> Global___Canary:
-        """How it names blocks; routers that name them otherwise give it no credit for what it holds."""
+        """How it hashes blocks; routers that hash them otherwise give it no credit for what it holds."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """What a worker says of itself: in `Process.Describe`, and by its canary.
 
-The canary is how its model folder and its engine turn a conversation into names of KV blocks.
+The canary is how its model folder and its engine turn a conversation into hashes of KV blocks.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _describe_kv(worker: Worker, described: process_pb2.WorkerDescription) -> No
 
 def _describe_membership(publisher: Publisher, described: process_pb2.WorkerDescription) -> None:
     described.kvstore_address = publisher.kvstore
-    described.membership = _MEMBERSHIP[publisher.standing]
-    described.membership_error = publisher.complaint
+    described.membership = _MEMBERSHIP[publisher.state]
+    described.membership_error = publisher.refusal
     held = publisher.held()
     if held is not None:
         described.held.CopyFrom(digest_to_proto(held))

@@ -12,13 +12,13 @@ import sys
 from typing import Final
 
 _LARGEST_PIECE: Final = 32 * 2**20
-"""Bytes; pieces up to here come from the heap. The most that glibc allows."""
+"""Bytes; pieces up to here come from malloc's arena. The most that glibc allows."""
 
 _KEPT_FREE: Final = 128 * 2**20
-"""Bytes at the end of the heap that may be free before they go back: a few streams' messages."""
+"""Bytes at the end of malloc's arena that may be free before they go back: a few streams' messages."""
 
 _GROWTH: Final = 16 * 2**20
-"""Bytes by which the heap grows beyond what is asked for."""
+"""Bytes by which malloc's arena grows beyond what is asked for."""
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3

@@ -13,37 +13,37 @@ def output(handle: int, *token_ids: int) -> decode_pb2.RequestOutput:
 
 
 async def test_outputs_of_a_request_are_merged_until_they_are_taken() -> None:
-    outbox = OutputBuffer()
+    buffer = OutputBuffer()
     first = output(1, 10)
     first.prompt_usage.prompt_token_count = 7
-    outbox.add(first)
-    outbox.add(output(2, 20))
+    buffer.add(first)
+    buffer.add(output(2, 20))
     for token_id in range(11, 500):
-        outbox.add(output(1, token_id))
+        buffer.add(output(1, token_id))
     last = output(1)
     last.finish_reason = types_pb2.FINISH_REASON_LENGTH
-    outbox.add(last)
-    outputs = await outbox.take()
+    buffer.add(last)
+    outputs = await buffer.take()
     assert [one.handle for one in outputs] == [1, 2]
     assert list(outputs[0].token_ids) == list(range(10, 500))
     assert outputs[0].finish_reason == types_pb2.FINISH_REASON_LENGTH
     assert outputs[0].prompt_usage.prompt_token_count == 7
-    assert outbox.is_empty
+    assert buffer.is_empty
 
 
 async def test_taking_waits_for_something_new() -> None:
-    outbox = OutputBuffer()
-    outbox.add(output(1, 10))
-    await outbox.take()
-    taking = asyncio.create_task(outbox.take())
+    buffer = OutputBuffer()
+    buffer.add(output(1, 10))
+    await buffer.take()
+    taking = asyncio.create_task(buffer.take())
     await asyncio.sleep(0)
     assert not taking.done()
-    outbox.add(output(1, 11))
+    buffer.add(output(1, 11))
     outputs = await asyncio.wait_for(taking, 1.0)
     assert [list(one.token_ids) for one in outputs] == [[11]]
 
 
 async def test_a_wake_up_may_bring_nothing() -> None:
-    outbox = OutputBuffer()
-    outbox.wake()
-    assert list(await asyncio.wait_for(outbox.take(), 1.0)) == []
+    buffer = OutputBuffer()
+    buffer.wake()
+    assert list(await asyncio.wait_for(buffer.take(), 1.0)) == []

@@ -179,7 +179,7 @@ def test_weights_are_not_changed_by_a_step(model: LoadedModel) -> None:
     assert [sampled(runner, make_sequence()) for _ in range(3)] == [first] * 3
 
 
-def test_a_rehearsal_leaves_nothing_behind(model: LoadedModel) -> None:
+def test_a_dummy_run_leaves_nothing_behind(model: LoadedModel) -> None:
     runner, fresh = make_runner(model), make_runner(model)
     num_threads = torch.get_num_threads()
     runner.dummy_run(Batch([make_sequence(token_ids=[7] * 12)]))
@@ -189,7 +189,7 @@ def test_a_rehearsal_leaves_nothing_behind(model: LoadedModel) -> None:
     assert (runner.kv.bytes == fresh.kv.bytes).all()
 
 
-def test_a_rehearsal_that_fails_leaves_nothing_behind(model: LoadedModel) -> None:
+def test_a_dummy_run_that_fails_leaves_nothing_behind(model: LoadedModel) -> None:
     runner = make_runner(model)
     num_threads = torch.get_num_threads()
     with pytest.raises(IndexError):

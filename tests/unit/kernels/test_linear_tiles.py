@@ -1,4 +1,4 @@
-"""How products are cut: segments by the model's shapes alone, tiles by what is fast."""
+"""How matmuls are cut: segments by the model's shapes alone, tiles by what is fast."""
 
 from __future__ import annotations
 

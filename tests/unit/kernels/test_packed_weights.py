@@ -1,4 +1,4 @@
-"""Products with a weight in memory that processes share give the bits of one in memory of their own."""
+"""Matmuls with a weight in memory that processes share give the bits of one in memory of their own."""
 
 from __future__ import annotations
 

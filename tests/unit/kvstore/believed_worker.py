@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_hashes
 from pagemesh.kvstore.changes import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
 
 
 def digest_of(blocks: set[bytes]) -> CacheDigest:
-    return CacheDigest(len(blocks), xor_names(blocks))
+    return CacheDigest(len(blocks), xor_hashes(blocks))
 
 
 @dataclass

@@ -73,7 +73,7 @@ class Store:
         self.members = Members(self.log, self.clock, HEARTBEAT_INTERVAL)
         membership = LocalMembership(self.members)
         self.index_metrics = IndexMetrics(self.metrics)
-        bystanders = KnownPeers(self.clock)
+        known_peers = KnownPeers(self.clock)
         self.catalog = Catalog(
-            self.members, membership, self.log, self.index, self.index_metrics, bystanders
+            self.members, membership, self.log, self.index, self.index_metrics, known_peers
         )

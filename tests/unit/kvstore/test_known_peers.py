@@ -23,18 +23,18 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def bystanders(clock: FakeClock) -> KnownPeers:
+def known_peers(clock: FakeClock) -> KnownPeers:
     return KnownPeers(clock)
 
 
-def test_a_watcher_is_known_as_long_as_it_watches(bystanders: KnownPeers) -> None:
+def test_a_watcher_is_known_as_long_as_it_watches(known_peers: KnownPeers) -> None:
     with (
-        bystanders.watching("10.0.0.1:7100", "ipv4:10.0.0.1:5"),
-        bystanders.watching("10.0.0.1:7100", "ipv4:10.0.0.1:6"),
-        bystanders.watching("", "ipv4:10.0.0.2:6"),
+        known_peers.watching("10.0.0.1:7100", "ipv4:10.0.0.1:5"),
+        known_peers.watching("10.0.0.1:7100", "ipv4:10.0.0.1:6"),
+        known_peers.watching("", "ipv4:10.0.0.2:6"),
     ):
-        assert bystanders.watchers() == ["10.0.0.1:7100"]
-    assert bystanders.watchers() == []
+        assert known_peers.watchers() == ["10.0.0.1:7100"]
+    assert known_peers.watchers() == []
 
 
 @pytest.mark.parametrize(
@@ -48,50 +48,50 @@ def test_a_watcher_is_known_as_long_as_it_watches(bystanders: KnownPeers) -> Non
     ],
 )
 def test_a_watcher_that_listens_everywhere_is_where_its_call_comes_from(
-    bystanders: KnownPeers, watcher: str, peer: str, expected: list[str]
+    known_peers: KnownPeers, watcher: str, peer: str, expected: list[str]
 ) -> None:
-    with bystanders.watching(watcher, peer):
-        assert bystanders.watchers() == expected
+    with known_peers.watching(watcher, peer):
+        assert known_peers.watchers() == expected
 
 
 def test_a_refusal_counts_until_the_worker_no_longer_asks(
-    bystanders: KnownPeers, clock: FakeClock
+    known_peers: KnownPeers, clock: FakeClock
 ) -> None:
-    bystanders.refuse(make_worker("decode-1"), REFUSAL)
+    known_peers.refuse(make_worker("decode-1"), REFUSAL)
     clock.advance(REFUSED_SECONDS)
-    (refused,) = bystanders.refused()
+    (refused,) = known_peers.refused()
     assert (refused.info.worker_id, refused.reason) == ("decode-1", "MODEL_MISMATCH")
     clock.advance(1)
-    assert bystanders.refused() == []
+    assert known_peers.refused() == []
 
 
-def test_two_of_one_name_are_told_apart_by_their_addresses(bystanders: KnownPeers) -> None:
-    bystanders.refuse(make_worker("decode-1", address="127.0.0.1:1"), REFUSAL)
-    bystanders.refuse(make_worker("decode-1", address="127.0.0.1:2"), REFUSAL)
-    bystanders.admit(make_worker("decode-1", address="127.0.0.1:2"))
-    assert [refused.info.address for refused in bystanders.refused()] == ["127.0.0.1:1"]
+def test_two_of_one_name_are_told_apart_by_their_addresses(known_peers: KnownPeers) -> None:
+    known_peers.refuse(make_worker("decode-1", address="127.0.0.1:1"), REFUSAL)
+    known_peers.refuse(make_worker("decode-1", address="127.0.0.1:2"), REFUSAL)
+    known_peers.admit(make_worker("decode-1", address="127.0.0.1:2"))
+    assert [refused.info.address for refused in known_peers.refused()] == ["127.0.0.1:1"]
 
 
 def test_who_left_is_missed_for_a_while_unless_it_is_back(
-    bystanders: KnownPeers, clock: FakeClock
+    known_peers: KnownPeers, clock: FakeClock
 ) -> None:
     for worker_id in ("decode-1", "decode-2"):
-        bystanders.depart(make_worker(worker_id))
-    bystanders.admit(make_worker("decode-1", epoch=2))
+        known_peers.depart(make_worker(worker_id))
+    known_peers.admit(make_worker("decode-1", epoch=2))
     clock.advance(DEPARTED_SECONDS)
-    assert [departed.info.worker_id for departed in bystanders.departed()] == ["decode-2"]
+    assert [departed.info.worker_id for departed in known_peers.departed()] == ["decode-2"]
     clock.advance(1)
-    assert bystanders.departed() == []
+    assert known_peers.departed() == []
 
 
-def test_so_many_are_remembered_and_no_more(bystanders: KnownPeers) -> None:
+def test_so_many_are_remembered_and_no_more(known_peers: KnownPeers) -> None:
     for number in range(MAX_REMEMBERED + 1):
-        bystanders.refuse(make_worker(f"decode-{number}"), REFUSAL)
-        bystanders.depart(make_worker(f"decode-{number}"))
-    assert len(bystanders.refused()) == len(bystanders.departed()) == MAX_REMEMBERED
-    assert bystanders.departed()[0].info.worker_id == "decode-1"
+        known_peers.refuse(make_worker(f"decode-{number}"), REFUSAL)
+        known_peers.depart(make_worker(f"decode-{number}"))
+    assert len(known_peers.refused()) == len(known_peers.departed()) == MAX_REMEMBERED
+    assert known_peers.departed()[0].info.worker_id == "decode-1"
 
 
-def test_what_is_absurdly_large_is_not_kept(bystanders: KnownPeers) -> None:
-    bystanders.refuse(make_worker("x" * 100_000), REFUSAL)
-    assert bystanders.refused() == []
+def test_what_is_absurdly_large_is_not_kept(known_peers: KnownPeers) -> None:
+    known_peers.refuse(make_worker("x" * 100_000), REFUSAL)
+    assert known_peers.refused() == []

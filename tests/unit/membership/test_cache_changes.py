@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_hashes
 from pagemesh.core.engine import StepOutput
 from pagemesh.membership.cache_changes import RECALLED_BLOCKS, CacheChanges, CacheEventBuffer
 from tests.unit.kvstore.builders import make_block, make_blocks
@@ -14,12 +14,12 @@ SOME = CacheDigest(3, 7)
 OTHER = CacheDigest(2, 5)
 
 
-def make_outbox(*snapshot: int, max_changes: int = 10) -> CacheEventBuffer:
-    """An outbox that has reported a snapshot."""
-    outbox = CacheEventBuffer(max_changes)
-    outbox.add(StepOutput(cache_snapshot=make_blocks(*snapshot), cache_digest=SOME))
-    outbox.take()
-    return outbox
+def make_buffer(*snapshot: int, max_changes: int = 10) -> CacheEventBuffer:
+    """A buffer that has reported a snapshot."""
+    buffer = CacheEventBuffer(max_changes)
+    buffer.add(StepOutput(cache_snapshot=make_blocks(*snapshot), cache_digest=SOME))
+    buffer.take()
+    return buffer
 
 
 def step(
@@ -36,17 +36,17 @@ FORGET_ALL = CacheChanges(cleared=True, removed=[], stored=[], digest=None)
 
 
 def test_nothing_counts_before_the_first_snapshot() -> None:
-    outbox = CacheEventBuffer(max_changes=10)
-    outbox.add(step(stored=(1, 2)))
-    assert outbox.awaits_snapshot
-    assert outbox.take() == FORGET_ALL
-    outbox.add(step(stored=(3,)))
-    assert outbox.is_empty
+    buffer = CacheEventBuffer(max_changes=10)
+    buffer.add(step(stored=(1, 2)))
+    assert buffer.awaits_snapshot
+    assert buffer.take() == FORGET_ALL
+    buffer.add(step(stored=(3,)))
+    assert buffer.is_empty
 
 
 def test_a_snapshot_is_everything_there_is() -> None:
-    outbox = CacheEventBuffer(max_changes=10)
-    outbox.add(
+    buffer = CacheEventBuffer(max_changes=10)
+    buffer.add(
         StepOutput(
             stored_block_hashes=make_blocks(3),
             removed_block_hashes=make_blocks(1),
@@ -54,86 +54,86 @@ def test_a_snapshot_is_everything_there_is() -> None:
             cache_digest=SOME,
         )
     )
-    assert not outbox.awaits_snapshot
-    assert outbox.take() == CacheChanges(True, removed=[], stored=make_blocks(2, 3), digest=SOME)
+    assert not buffer.awaits_snapshot
+    assert buffer.take() == CacheChanges(True, removed=[], stored=make_blocks(2, 3), digest=SOME)
 
 
 def test_an_empty_snapshot_is_reported_too() -> None:
-    outbox = CacheEventBuffer(max_changes=10)
-    outbox.add(StepOutput(cache_snapshot=[], cache_digest=CacheDigest()))
-    assert not outbox.is_empty
-    assert outbox.take() == CacheChanges(True, removed=[], stored=[], digest=CacheDigest())
-    assert outbox.is_empty
+    buffer = CacheEventBuffer(max_changes=10)
+    buffer.add(StepOutput(cache_snapshot=[], cache_digest=CacheDigest()))
+    assert not buffer.is_empty
+    assert buffer.take() == CacheChanges(True, removed=[], stored=[], digest=CacheDigest())
+    assert buffer.is_empty
 
 
 def test_changes_behind_an_unreported_snapshot_are_added_to_it() -> None:
-    outbox = CacheEventBuffer(max_changes=10)
-    outbox.add(StepOutput(cache_snapshot=make_blocks(1, 2), cache_digest=SOME))
-    outbox.add(step(stored=(3,), removed=(1,), digest=OTHER))
-    assert outbox.take() == CacheChanges(True, removed=[], stored=make_blocks(2, 3), digest=OTHER)
+    buffer = CacheEventBuffer(max_changes=10)
+    buffer.add(StepOutput(cache_snapshot=make_blocks(1, 2), cache_digest=SOME))
+    buffer.add(step(stored=(3,), removed=(1,), digest=OTHER))
+    assert buffer.take() == CacheChanges(True, removed=[], stored=make_blocks(2, 3), digest=OTHER)
 
 
 def test_only_what_changes_came_to_is_reported() -> None:
-    outbox = make_outbox()
-    outbox.add(step(stored=(1, 2)))
-    outbox.add(step(removed=(1,)))
-    outbox.add(step(stored=(3,), removed=(2,)))
-    outbox.add(step(stored=(2,)))
-    changes = outbox.take()
+    buffer = make_buffer()
+    buffer.add(step(stored=(1, 2)))
+    buffer.add(step(removed=(1,)))
+    buffer.add(step(stored=(3,), removed=(2,)))
+    buffer.add(step(stored=(2,)))
+    changes = buffer.take()
     assert changes.removed == []
     assert set(changes.stored) == set(make_blocks(2, 3))
 
 
 def test_a_block_that_left_and_came_back_is_no_change() -> None:
-    outbox = make_outbox(1)
-    outbox.add(step(stored=(1,), removed=(1,)))
-    assert outbox.take() == CacheChanges(False, removed=[], stored=[], digest=SOME)
+    buffer = make_buffer(1)
+    buffer.add(step(stored=(1,), removed=(1,)))
+    assert buffer.take() == CacheChanges(False, removed=[], stored=[], digest=SOME)
 
 
 def test_what_was_taken_is_not_reported_again() -> None:
-    outbox = make_outbox()
-    outbox.add(step(stored=(1,)))
-    outbox.take()
-    assert outbox.take() == CacheChanges(False, removed=[], stored=[], digest=SOME)
+    buffer = make_buffer()
+    buffer.add(step(stored=(1,)))
+    buffer.take()
+    assert buffer.take() == CacheChanges(False, removed=[], stored=[], digest=SOME)
 
 
 def test_too_many_changes_are_given_up_for_a_snapshot() -> None:
-    outbox = make_outbox(max_changes=3)
-    outbox.add(step(stored=(1, 2, 3)))
-    assert not outbox.awaits_snapshot
-    outbox.add(step(stored=(4,)))
-    assert outbox.awaits_snapshot
-    outbox.add(step(stored=(5,)))
-    assert outbox.take() == FORGET_ALL
+    buffer = make_buffer(max_changes=3)
+    buffer.add(step(stored=(1, 2, 3)))
+    assert not buffer.awaits_snapshot
+    buffer.add(step(stored=(4,)))
+    assert buffer.awaits_snapshot
+    buffer.add(step(stored=(5,)))
+    assert buffer.take() == FORGET_ALL
 
 
 def test_discarding_waits_for_the_next_snapshot() -> None:
-    outbox = make_outbox()
-    outbox.add(step(stored=(1,)))
-    outbox.discard()
-    outbox.add(step(stored=(2,)))
-    assert outbox.take() == FORGET_ALL
-    outbox.add(StepOutput(cache_snapshot=make_blocks(1, 2, 3), cache_digest=SOME))
-    assert set(outbox.take().stored) == set(make_blocks(1, 2, 3))
+    buffer = make_buffer()
+    buffer.add(step(stored=(1,)))
+    buffer.discard()
+    buffer.add(step(stored=(2,)))
+    assert buffer.take() == FORGET_ALL
+    buffer.add(StepOutput(cache_snapshot=make_blocks(1, 2, 3), cache_digest=SOME))
+    assert set(buffer.take().stored) == set(make_blocks(1, 2, 3))
 
 
 def test_what_was_reported_stays_while_a_snapshot_that_was_asked_for_is_awaited() -> None:
-    outbox = make_outbox(1)
-    outbox.add(step(stored=(2,)))
-    outbox.await_snapshot()
-    outbox.add(step(stored=(3,)))
-    assert outbox.take() == CacheChanges(cleared=False, removed=[], stored=[], digest=None)
-    outbox.add(StepOutput(cache_snapshot=make_blocks(3), cache_digest=OTHER))
-    assert outbox.take() == CacheChanges(True, removed=[], stored=make_blocks(3), digest=OTHER)
+    buffer = make_buffer(1)
+    buffer.add(step(stored=(2,)))
+    buffer.await_snapshot()
+    buffer.add(step(stored=(3,)))
+    assert buffer.take() == CacheChanges(cleared=False, removed=[], stored=[], digest=None)
+    buffer.add(StepOutput(cache_snapshot=make_blocks(3), cache_digest=OTHER))
+    assert buffer.take() == CacheChanges(True, removed=[], stored=make_blocks(3), digest=OTHER)
 
 
 def test_the_digest_is_that_of_the_last_change_of_the_cache() -> None:
-    outbox = make_outbox()
-    outbox.add(step(stored=(1,), digest=OTHER))
-    outbox.add(StepOutput())
-    assert outbox.take().digest == OTHER
-    outbox.add(StepOutput())
-    assert outbox.take().digest == OTHER
+    buffer = make_buffer()
+    buffer.add(step(stored=(1,), digest=OTHER))
+    buffer.add(StepOutput())
+    assert buffer.take().digest == OTHER
+    buffer.add(StepOutput())
+    assert buffer.take().digest == OTHER
 
 
 def resumed(known: CacheDigest, stored: tuple[int, ...] = ()) -> CacheChanges:
@@ -141,57 +141,57 @@ def resumed(known: CacheDigest, stored: tuple[int, ...] = ()) -> CacheChanges:
 
 
 def test_a_kvstore_that_has_missed_reports_is_told_what_they_came_to() -> None:
-    outbox = make_outbox(1, 2)
-    outbox.add(step(stored=(3, 4), digest=CacheDigest(4, 4)))
-    outbox.take()
-    outbox.add(step(removed=(1, 3), digest=CacheDigest(2, 6)))
-    outbox.take()
-    outbox.add(step(stored=(1, 5), digest=OTHER))
-    assert outbox.resume(SOME)
-    assert outbox.take() == resumed(SOME, stored=(4, 5))
-    assert outbox.take() == CacheChanges(False, removed=[], stored=[], digest=OTHER)
+    buffer = make_buffer(1, 2)
+    buffer.add(step(stored=(3, 4), digest=CacheDigest(4, 4)))
+    buffer.take()
+    buffer.add(step(removed=(1, 3), digest=CacheDigest(2, 6)))
+    buffer.take()
+    buffer.add(step(stored=(1, 5), digest=OTHER))
+    assert buffer.resume(SOME)
+    assert buffer.take() == resumed(SOME, stored=(4, 5))
+    assert buffer.take() == CacheChanges(False, removed=[], stored=[], digest=OTHER)
 
 
 def test_a_kvstore_that_has_missed_nothing_is_told_only_that() -> None:
-    outbox = make_outbox(1)
-    outbox.add(step(stored=(2,), digest=OTHER))
-    outbox.take()
-    assert outbox.resume(OTHER)
-    assert outbox.take() == resumed(OTHER)
+    buffer = make_buffer(1)
+    buffer.add(step(stored=(2,), digest=OTHER))
+    buffer.take()
+    assert buffer.resume(OTHER)
+    assert buffer.take() == resumed(OTHER)
     # It may be gone again before it has heard that.
-    assert outbox.resume(OTHER)
-    assert outbox.take() == resumed(OTHER)
+    assert buffer.resume(OTHER)
+    assert buffer.take() == resumed(OTHER)
 
 
 def test_a_kvstore_that_knows_something_else_needs_a_snapshot() -> None:
-    outbox = make_outbox(1)
-    outbox.add(step(stored=(2,), digest=OTHER))
-    assert not outbox.resume(OTHER)
-    assert outbox.take() == CacheChanges(False, removed=[], stored=make_blocks(2), digest=OTHER)
-    outbox.discard()
-    assert not outbox.resume(OTHER)
-    assert outbox.take() == FORGET_ALL
+    buffer = make_buffer(1)
+    buffer.add(step(stored=(2,), digest=OTHER))
+    assert not buffer.resume(OTHER)
+    assert buffer.take() == CacheChanges(False, removed=[], stored=make_blocks(2), digest=OTHER)
+    buffer.discard()
+    assert not buffer.resume(OTHER)
+    assert buffer.take() == FORGET_ALL
 
 
 def test_reports_of_before_a_snapshot_lead_nowhere() -> None:
-    outbox = make_outbox(1)
-    outbox.add(StepOutput(cache_snapshot=make_blocks(2), cache_digest=OTHER))
-    assert not outbox.resume(SOME)
-    outbox.take()
-    assert not outbox.resume(SOME)
-    assert outbox.resume(OTHER)
+    buffer = make_buffer(1)
+    buffer.add(StepOutput(cache_snapshot=make_blocks(2), cache_digest=OTHER))
+    assert not buffer.resume(SOME)
+    buffer.take()
+    assert not buffer.resume(SOME)
+    assert buffer.resume(OTHER)
 
 
 def test_no_more_than_the_last_reports_are_remembered() -> None:
-    outbox = make_outbox(max_changes=RECALLED_BLOCKS)
+    buffer = make_buffer(max_changes=RECALLED_BLOCKS)
     half = RECALLED_BLOCKS // 2
     for number in range(1, 4):
         blocks = range(number * half, (number + 1) * half)
-        outbox.add(step(stored=tuple(blocks), digest=CacheDigest(number * half, number)))
-        outbox.take()
-    assert not outbox.resume(SOME)
-    assert outbox.resume(CacheDigest(half, 1))
-    assert len(outbox.take().stored) == 2 * half
+        buffer.add(step(stored=tuple(blocks), digest=CacheDigest(number * half, number)))
+        buffer.take()
+    assert not buffer.resume(SOME)
+    assert buffer.resume(CacheDigest(half, 1))
+    assert len(buffer.take().stored) == 2 * half
 
 
 BLOCKS = st.integers(0, 7).map(make_block)
@@ -205,37 +205,37 @@ STEPS = st.one_of(
 
 
 def digest_of(cache: set[bytes]) -> CacheDigest:
-    return CacheDigest(len(cache), xor_names(cache))
+    return CacheDigest(len(cache), xor_hashes(cache))
 
 
 @given(st.lists(STEPS, max_size=40))
 def test_a_digest_always_fits_what_was_reported_until_then(
     steps: list[tuple[set[bytes], set[bytes], bool] | str | int],
 ) -> None:
-    outbox = CacheEventBuffer(max_changes=6)
+    buffer = CacheEventBuffer(max_changes=6)
     cache, reported = set[bytes](), set[bytes]()
     past: list[set[bytes]] = []
     # Most of what may go wrong does so only behind a first snapshot.
     for event in [(set[bytes](), set[bytes](), True), "take", *steps, "take"]:
         match event:
             case "discard":
-                outbox.discard()
+                buffer.discard()
             case "await":
-                outbox.await_snapshot()
+                buffer.await_snapshot()
             case "take":
-                changes = outbox.take()
+                changes = buffer.take()
                 past.append(reported)
                 assert changes.resumed in (None, digest_of(reported))
                 reported = set[bytes]() if changes.cleared else reported
                 assert reported.issuperset(changes.removed)
                 reported = (reported - {*changes.removed}) | {*changes.stored}
-                assert (changes.digest is None) == outbox.awaits_snapshot
+                assert (changes.digest is None) == buffer.awaits_snapshot
                 if changes.digest is not None:
                     assert reported == cache
                     assert changes.digest == digest_of(reported)
             case int(num_missed):
                 known = [*past, reported][-1 - num_missed :][0]
-                if outbox.resume(digest_of(known)):
+                if buffer.resume(digest_of(known)):
                     reported = known
             case (wanted, unwanted, with_snapshot):
                 stored, removed = wanted - cache, unwanted & cache
@@ -243,7 +243,7 @@ def test_a_digest_always_fits_what_was_reported_until_then(
                 snapshot = list(cache) if with_snapshot else None
                 is_news = stored or removed or with_snapshot
                 digest = digest_of(cache) if is_news else None
-                outbox.add(
+                buffer.add(
                     StepOutput(
                         stored_block_hashes=list(stored),
                         removed_block_hashes=list(removed),

@@ -1,4 +1,4 @@
-"""Which workers a router takes to name blocks as it does, and what it says of the others."""
+"""Which workers a router takes to hash blocks as it does, and what it says of the others."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
-from pagemesh.cache.block_hash import CacheDigest, Hasher, xor_names
+from pagemesh.cache.block_hash import CacheDigest, Hasher, xor_hashes
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout, KvExport, KvGrant, KvProgress
@@ -178,19 +178,19 @@ class Stepper:
                 step.compute()
             self.in_flight = batch, step
         if earlier is not None:
-            self.land(*earlier)
+            self.complete(*earlier)
         return shares
 
-    def land(self, batch: Batch, step: FakeStep) -> None:
+    def complete(self, batch: Batch, step: FakeStep) -> None:
         """The first batch in flight is computed."""
         self.scheduler.update(batch, step.result())
         self.collect()
 
     def settle(self) -> None:
-        """Land what is in flight."""
+        """Complete what is in flight."""
         if self.in_flight is not None:
             (batch, step), self.in_flight = self.in_flight, None
-            self.land(batch, step)
+            self.complete(batch, step)
 
     def run(self, max_steps: int = 1000) -> None:
         """Step until nothing can be computed."""
@@ -226,7 +226,7 @@ class Stepper:
         self.cached.difference_update(output.removed_block_hashes)
         tells_of_cache = output.stored_block_hashes or output.removed_block_hashes
         if tells_of_cache or output.cache_snapshot is not None:
-            assert output.cache_digest == CacheDigest(len(self.cached), xor_names(self.cached))
+            assert output.cache_digest == CacheDigest(len(self.cached), xor_hashes(self.cached))
         else:
             assert output.cache_digest is None
 
@@ -234,7 +234,7 @@ class Stepper:
         """Assert that nobody can be given a block that the step in flight uses."""
         if self.in_flight is not None:
             pool = self.scheduler._pool
-            free = {*pool._free_unnamed, *pool._free_named}
+            free = {*pool._free_uncached, *pool._free_cached}
             for sequence in self.in_flight[0].sequences:
                 assert free.isdisjoint(sequence.block_ids), sequence.request_id
 

@@ -69,7 +69,7 @@ def test_who_was_preempted_is_still_ahead_of_who_came_later(swap: bool) -> None:
     stepper.submit(make_request("later", 1, max_tokens=1))
     while not stepper.scheduler.load().num_preemptions:
         stepper.step()
-    # It would fit, and it would find a seat.
+    # It would fit, and it would find a place.
     assert [r.request_id for r in stepper.requests.waiting] == ["b", "later"]
     while "a" not in stepper.ends:
         assert [share[0] for share in stepper.step()] == ["a"]

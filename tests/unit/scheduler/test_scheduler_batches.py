@@ -6,7 +6,7 @@ from tests.unit.scheduler.builders import Stepper, make_info, make_request
 
 
 def tables(stepper: Stepper) -> dict[str, list[int]]:
-    """Block tables of the requests with a seat."""
+    """Block tables of the requests with a place in the batch."""
     return {request.request_id: request.block_ids for request in stepper.requests.active}
 
 

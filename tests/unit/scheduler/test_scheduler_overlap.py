@@ -1,4 +1,4 @@
-"""Steps planned while another is in flight: what may be planned, and what waits for the landing."""
+"""Steps planned while another is in flight: what may be planned, and what waits for its completion."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_computed_behind_a_stop_is_in_no_cache_and_no_output() -> None:
     for _ in range(4):
         stepper.step()
     assert stepper.reason("a") == "stop"
-    # The KV of the eighth token, the stop, fills the second block when this step lands.
+    # The KV of the eighth token, the stop, fills the second block when this step completes.
     assert stepper.in_flight is not None
     assert stepper.in_flight[0].sequences[0].start == 7
     assert stepper.num_free_blocks == 14

@@ -81,7 +81,7 @@ def test_two_leases_end_in_any_order_and_free_the_blocks_once(
 ) -> None:
     stepper = Stepper(make_info(max_num_seqs=1))
     if not granted:
-        # It has the only seat.
+        # It has the only place in the batch.
         stepper.submit(make_request("first", 4, max_tokens=50))
     stepper.submit(make_request("a", PROMPT, await_kv=True, export=True))
     stepper.step()

@@ -8,7 +8,7 @@ import torch
 
 
 class ByExpert(NamedTuple):
-    """The choices of all tokens by expert, cut into tiles for products.
+    """The choices of all tokens by expert, cut into tiles for matmuls.
 
     A pair is one choice of one token; pairs are numbered token by token.
     """

@@ -2,7 +2,7 @@
 
 Tokens are sorted by expert, so that every expert that is used at all multiplies all its tokens at once; a
 token's outputs are then weighted and summed in the order of its own choices, by code of its own. What other
-tokens do changes nothing but how many rows a product has.
+tokens do changes nothing but how many rows a matmul has.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _sort(chosen: torch.Tensor, num_experts: int) -> ByExpert:
 
 
 class _Projection:
-    """One of the two products, for all experts."""
+    """One of the two matmuls, for all experts."""
 
     def __init__(self, stack: Stack, gate: Gate | None) -> None:
         flat = stack.weight.tensor.flatten(0, 1)

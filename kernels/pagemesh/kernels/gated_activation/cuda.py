@@ -1,4 +1,4 @@
-"""Gated activations on CUDA devices, where nothing computes them together with a product; and for kernels that do."""
+"""Gated activations on CUDA devices, where nothing computes them together with a matmul; and for kernels that do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products on CPUs: weights in panels, of the same bits in any number of rows on every processor of a class."""
+"""Matmuls on CPUs: weights in panels, of the same bits in any number of rows on every processor of a class."""
 
 from __future__ import annotations
 

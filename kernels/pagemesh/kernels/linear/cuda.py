@@ -1,4 +1,4 @@
-"""Products on CUDA devices: few rows in the time of reading the weight, and a row the same bits in any
+"""Matmuls on CUDA devices: few rows in the time of reading the weight, and a row the same bits in any
 number of them, which cuBLAS does not promise."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products with a weight in Triton, the same bits for a token in any company.
+"""Matmuls with a weight in Triton, the same bits for a token in any company.
 
 The weight's rows are the first operand of every matrix instruction and the tokens its columns: however
 few tokens there are, the instruction is of the same kind, 16 inputs after 16 are added to a sum, and no sum

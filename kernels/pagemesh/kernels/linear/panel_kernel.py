@@ -1,4 +1,4 @@
-"""Products of rows with a packed weight, on processors that multiply vectors.
+"""Matmuls of rows with a packed weight, on processors that multiply vectors.
 
 Made for few rows, where a library waits for memory and computes by turns: here the next panel of the
 weight is fetched while one is multiplied, so that both together take as long as the longer of the two.

@@ -1,4 +1,4 @@
-"""Products of bfloat16 rows with a packed weight on AMX's tiles; every row's sums are added in one order.
+"""Matmuls of bfloat16 rows with a packed weight on AMX's tiles; every row's sums are added in one order.
 
 A panel is 32 columns of the weight: for each step of 32 inputs two tiles [16 pairs, 16 columns, 2], side by
 side, so that it is read from front to back. An item is some panels, one after the other, and a chunk of rows,

@@ -1,4 +1,4 @@
-"""A bfloat16 weight in the panels of AMX's tiles, and how its products are shared among threads."""
+"""A bfloat16 weight in the panels of AMX's tiles, and how its matmuls are shared among threads."""
 
 from __future__ import annotations
 

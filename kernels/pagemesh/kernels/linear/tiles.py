@@ -1,4 +1,4 @@
-"""How a product is cut into programs: pure functions of its shape and of the GPU.
+"""How a matmul is cut into programs: pure functions of its shape and of the GPU.
 
 `num_segments` decides bits and so knows nothing of tokens; `choose_tiles` decides speed alone.
 """
@@ -110,7 +110,7 @@ def choose_tiles(
     is_gated: bool,
     num_experts: int = 1,
 ) -> Tiles:
-    """The tiles of a product with `num_tokens` rows, at least one.
+    """The tiles of a matmul with `num_tokens` rows, at least one.
 
     Without experts they are those of the next power of two: steps of powers of two need all that there are.
     """

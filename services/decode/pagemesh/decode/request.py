@@ -40,20 +40,20 @@ def error_output(handle: int, error: PagemeshError) -> decode_pb2.RequestOutput:
 class DecodeRequest:
     """Turns the engine's events about one request into outputs, and ends it when its time is over.
 
-    `on_end` is called once, when the last output was added to the outbox or the request was abandoned.
+    `on_end` is called once, when the last output was added to the buffer or the request was abandoned.
     """
 
     def __init__(
         self,
         worker: Worker,
         prefiller: RemotePrefiller,
-        outbox: OutputBuffer,
+        buffer: OutputBuffer,
         submission: Submission,
         on_end: Callable[[int], None],
     ) -> None:
         self._worker = worker
         self._prefiller = prefiller
-        self._outbox = outbox
+        self._buffer = buffer
         self._submission = submission
         self._on_end = on_end
         self._span = begin_span(worker, submission)
@@ -124,7 +124,7 @@ class DecodeRequest:
     def _tell(self, output: decode_pb2.RequestOutput) -> None:
         if self._span is not None:
             self._span.on_output(output)
-        self._outbox.add(output)
+        self._buffer.add(output)
 
     def _stop_import(self) -> None:
         if self._remote_prefill is not None:

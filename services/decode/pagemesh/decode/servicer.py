@@ -86,7 +86,7 @@ class Session:
     def __init__(self, worker: Worker, prefiller: RemotePrefiller, *, draining: bool) -> None:
         self._worker = worker
         self._prefiller = prefiller
-        self._outbox = OutputBuffer()
+        self._buffer = OutputBuffer()
         self._requests: dict[int, DecodeRequest] = {}
         self._moved: set[int] = set()
         self._input_ended = False
@@ -104,7 +104,7 @@ class Session:
             log.exception("session reader failed")  # task boundary; the session ends below
         finally:
             self._input_ended = True
-            self._outbox.wake()
+            self._buffer.wake()
 
     async def responses(self) -> AsyncGenerator[decode_pb2.SessionResponse]:
         """What the router is told, until it asks no more or, when draining, nothing is left to tell."""
@@ -118,17 +118,17 @@ class Session:
             if self._draining and not told_to_drain:
                 told_to_drain = True
                 yield decode_pb2.SessionResponse(draining=True)
-            outputs = await self._outbox.take()
+            outputs = await self._buffer.take()
             if outputs:
                 yield decode_pb2.SessionResponse(outputs=outputs)
-            is_over = not self._requests and not self._moved and self._outbox.is_empty
+            is_over = not self._requests and not self._moved and self._buffer.is_empty
             if self._draining and is_over:
                 return
 
     def drain(self) -> None:
         """Refuse new requests, and end when the present ones have."""
         self._draining = True
-        self._outbox.wake()
+        self._buffer.wake()
 
     def hand_over(self) -> None:
         """Have the present requests go on elsewhere, and end when the router needs nothing of them any more."""
@@ -145,7 +145,7 @@ class Session:
         try:
             self._start(submit)
         except PagemeshError as error:
-            self._outbox.add(error_output(submit.handle, error))
+            self._buffer.add(error_output(submit.handle, error))
         except Exception:
             # A bug may cost this request, but not the others of the session.
             log.exception(
@@ -153,7 +153,7 @@ class Session:
                 request_id=submit.request_id,
                 trace_id=trace_id_of(read_trace(submit.traceparent)),
             )
-            self._outbox.add(error_output(submit.handle, InternalError("internal error")))
+            self._buffer.add(error_output(submit.handle, InternalError("internal error")))
 
     def _start(self, submit: decode_pb2.Submit) -> None:
         if submit.handle in self._requests:
@@ -167,7 +167,7 @@ class Session:
         fork_of = leader.engine_request_id if leader is not None else None
         submission = parse_submit(submit, engine_request_id, fork_of)
         request = DecodeRequest(
-            self._worker, self._prefiller, self._outbox, submission, self._forget
+            self._worker, self._prefiller, self._buffer, submission, self._forget
         )
         request.start()
         self._requests[submit.handle] = request
@@ -177,7 +177,7 @@ class Session:
         if handle in self._requests:
             self._requests[handle].cancel()
         # That may have been the last thing to wait for.
-        self._outbox.wake()
+        self._buffer.wake()
 
     def _forget(self, handle: int) -> None:
         self._requests.pop(handle, None)

@@ -65,14 +65,14 @@ class Catalog:
         log: ChangeLog,
         index: BlockIndex,
         metrics: IndexMetrics,
-        bystanders: KnownPeers,
+        known_peers: KnownPeers,
     ) -> None:
         self._members = members
         self._membership = membership
         self._changes = log
         self._index = index
         self._metrics = metrics
-        self.bystanders = bystanders
+        self.known_peers = known_peers
         """Whom it has to do with besides the members."""
         self._indexing = Indexing(members, index)
         self._bulk_gate = asyncio.Lock()
@@ -95,9 +95,9 @@ class Catalog:
         try:
             member, is_new = await self._membership.join(info)
         except PagemeshError as error:
-            self.bystanders.refuse(info, error)
+            self.known_peers.refuse(info, error)
             raise
-        self.bystanders.admit(info)
+        self.known_peers.admit(info)
         if is_new:
             await self._indexing.add(member)
             _log.info("worker_joined", worker_id=info.worker_id, epoch=info.epoch)
@@ -174,7 +174,7 @@ class Catalog:
         finally:
             if self._members.get(worker_id) is None:
                 if member is not None:
-                    self.bystanders.depart(member.info)
+                    self.known_peers.depart(member.info)
                 await self._indexing.drop(worker_id)
 
     async def lookup(self, block_hashes: Sequence[bytes], model_fingerprint: str) -> dict[str, int]:

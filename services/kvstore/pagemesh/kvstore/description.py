@@ -38,7 +38,7 @@ class KvStoreDescriber:
             described.index_error = f"no answer within {_INDEX_PATIENCE:g} s"
         except PagemeshError as error:
             described.index_error = error.message
-        _describe_bystanders(self._catalog.bystanders, described)
+        _describe_known_peers(self._catalog.known_peers, described)
 
     async def _describe_index(self, described: process_pb2.KvStoreDescription) -> None:
         for member in described.members:
@@ -57,10 +57,12 @@ def _describe_member(member: Member | RemoteMember) -> process_pb2.MemberDescrip
     return described
 
 
-def _describe_bystanders(bystanders: KnownPeers, described: process_pb2.KvStoreDescription) -> None:
-    described.watchers.extend(bystanders.watchers())
-    for refused in bystanders.refused():
+def _describe_known_peers(
+    known_peers: KnownPeers, described: process_pb2.KvStoreDescription
+) -> None:
+    described.watchers.extend(known_peers.watchers())
+    for refused in known_peers.refused():
         described.refused.add(worker=refused.info, reason=refused.reason, message=refused.message)
-    now = bystanders.clock()
-    for departed in bystanders.departed():
+    now = known_peers.clock()
+    for departed in known_peers.departed():
         described.departed.add(worker=departed.info, age=timedelta(seconds=now - departed.at))

@@ -27,7 +27,7 @@ class IndexUsage(NamedTuple):
 
 
 class BlockIndex(Protocol):
-    """Which worker holds which blocks. Blocks are named by their chained 16-byte hashes.
+    """Which worker holds which blocks. Blocks are identified by their chained 16-byte hashes.
 
     An index may be bounded. One that is full gives up the blocks that were neither stored nor looked up for the
     longest time: lookups then find less than there is, and never more. What a worker said it holds (`digest`),
@@ -83,7 +83,7 @@ class BlockIndex(Protocol):
         ...
 
     async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
-        """How many of these blocks, each named once, the worker holds."""
+        """How many of these blocks, each given once, the worker holds."""
         ...
 
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_hashes
 from pagemesh.kvstore.index import NOTHING_HELD, IndexUsage, not_indexed
 from pagemesh.kvstore.memory_table import STAMP_BITS, BlockTable
 
@@ -155,7 +155,7 @@ class MemoryIndex:
             return False
         self._table.add(slot.bit, values)
         slot.num_blocks += len(values)
-        slot.names_xor ^= xor_names(values)
+        slot.names_xor ^= xor_hashes(values)
         for bits, num_blocks in self._table.evict().items():
             self._num_evicted += num_blocks
             for holder in _workers_of(bits & self._live_mask, self._worker_ids):
@@ -174,7 +174,7 @@ class MemoryIndex:
             slot.num_evicted -= len(absent)
             gone += absent
         slot.num_blocks -= len(gone)
-        slot.names_xor ^= xor_names(gone)
+        slot.names_xor ^= xor_hashes(gone)
 
     async def clear(self, worker_id: str) -> None:
         slot = self._slot(worker_id)
@@ -218,15 +218,15 @@ class MemoryIndex:
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:
         """See `BlockIndex`. Looks at all blocks, some ten thousand at a time."""
         bit = self._slot(worker_id).bit
-        names: list[bytes] = []
+        hashes: list[bytes] = []
         num_visited = 0
         for shard in self._table.shards:
-            names += [block for block, value in shard.items() if value & bit]
+            hashes += [block for block, value in shard.items() if value & bit]
             num_visited += len(shard)
             if num_visited > SNAPSHOT_SLICE:
                 num_visited = 0
                 await asyncio.sleep(0)
-        return frozenset(names)
+        return frozenset(hashes)
 
     async def tidy(self, max_blocks: int) -> bool:
         return self._bits.sweep(max_blocks)
@@ -251,7 +251,7 @@ class MemoryIndex:
                 "a count differs from its blocks"
             )
             if not slot.num_evicted:
-                assert slot.names_xor == xor_names(held), "a digest differs from its blocks"
+                assert slot.names_xor == xor_hashes(held), "a digest differs from its blocks"
 
     def _slot(self, worker_id: str) -> _Slot:
         slot = self._slots.get(worker_id)

@@ -1,8 +1,8 @@
-"""The blocks of the index in memory: names, holders and when they were last of use.
+"""The blocks of the index in memory: hashes, holders and when they were last of use.
 
 A block's value is one int: the bits of its holders, and in the lowest eight bits the tick of its last use.
-Ints are shared where they are equal, so that a block that one worker holds takes no more than its name and
-its place in a dict. Several dicts rather than one, by the last byte of the name: none of them ever takes long
+Ints are shared where they are equal, so that a block that one worker holds takes no more than its hash and
+its place in a dict. Several dicts rather than one, by the last byte of the hash: none of them ever takes long
 to grow, to be searched for the bits of a worker that left, or to be looked through for blocks of no use.
 """
 
@@ -42,7 +42,7 @@ class BlockTable:
             num_shards //= 2
         self.shards: list[dict[bytes, int]] = [{} for _ in range(num_shards)]
         self.by_last_byte = [self.shards[byte % num_shards] for byte in range(256)]
-        """The dict of a block, by the last byte of its name."""
+        """The dict of a block, by the last byte of its hash."""
         self._shared: dict[int, int] = {}
         self.num_blocks = 0
         self._num_used = 0

@@ -209,7 +209,7 @@ _PRELUDES = {
 """What comes in front of each script."""
 
 NAME_BITS_FOR_BUCKETS = 24
-"""Buckets are told by the first bits of a name, so many at most."""
+"""Buckets are told by the first bits of a block hash, so many at most."""
 
 
 TURNS = 2

@@ -70,10 +70,10 @@ class RedisIndex:
 
     async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
         self._slots.own(worker_id)
-        names = list(dict.fromkeys(block_hashes))
-        if len(names) > BLOCKS_PER_CALL and not await self._has_room(worker_id, names):
+        hashes = list(dict.fromkeys(block_hashes))
+        if len(hashes) > BLOCKS_PER_CALL and not await self._has_room(worker_id, hashes):
             return False
-        for part in _parts(names):
+        for part in _parts(hashes):
             answer = await self._slots.write("store", worker_id, part, self._max_blocks)
             if answer == _TOO_MANY:
                 return False
@@ -126,7 +126,7 @@ class RedisIndex:
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:
         """See `BlockIndex`. Reads the whole index, some hundred blocks at a time."""
         slot = (await self._slots.facts(worker_id)).slot
-        names: list[bytes] = []
+        hashes: list[bytes] = []
         bucket, is_last = 0, False
         while not is_last:
             bucket, packed, is_last = await self._scripts.run_in_turn(
@@ -134,8 +134,8 @@ class RedisIndex:
             )
             if bucket == _NOT_MINE:
                 raise not_indexed(worker_id)
-            names += (packed[at : at + 16] for at in range(0, len(packed), 16))
-        return frozenset(names)
+            hashes += (packed[at : at + 16] for at in range(0, len(packed), 16))
+        return frozenset(hashes)
 
     async def tidy(self, max_blocks: int) -> bool:
         """See `BlockIndex`. One of all that share the server sweeps at a time, the others have nothing to do."""
@@ -152,11 +152,11 @@ class RedisIndex:
         num_bytes = round(num_blocks * self._bytes_per_block)
         return IndexUsage(num_blocks, num_held, num_bytes, self._num_evicted)
 
-    async def _has_room(self, worker_id: str, names: Sequence[bytes]) -> bool:
+    async def _has_room(self, worker_id: str, hashes: Sequence[bytes]) -> bool:
         async with self._scripts.turns:
             facts = await self._slots.facts(worker_id)
         room = facts.max_blocks - facts.num_blocks
-        return len(names) <= room or len(names) - await self.count_held(worker_id, names) <= room
+        return len(hashes) <= room or len(hashes) - await self.count_held(worker_id, hashes) <= room
 
 
 def key_prefix(bucket_bits: int) -> str:
@@ -164,7 +164,7 @@ def key_prefix(bucket_bits: int) -> str:
     return f"pagemesh:index:{FORMAT}.{bucket_bits}:"
 
 
-def _parts(names: Sequence[bytes]) -> Iterator[bytes]:
-    """Names as scripts take them."""
-    for start in range(0, len(names), BLOCKS_PER_CALL):
-        yield b"".join(names[start : start + BLOCKS_PER_CALL])
+def _parts(hashes: Sequence[bytes]) -> Iterator[bytes]:
+    """Block hashes as scripts take them."""
+    for start in range(0, len(hashes), BLOCKS_PER_CALL):
+        yield b"".join(hashes[start : start + BLOCKS_PER_CALL])

@@ -105,7 +105,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         context: grpc.aio.ServicerContext[kvstore_pb2.WatchRequest, kvstore_pb2.WatchResponse],
     ) -> AsyncGenerator[kvstore_pb2.WatchResponse, None]:
         """Tells membership and load from a revision on."""
-        with self._catalog.bystanders.watching(request.watcher, context.peer()):
+        with self._catalog.known_peers.watching(request.watcher, context.peer()):
             async with (
                 aclosing(self._catalog.follow(request.after_revision, request.log_id)) as changes,
                 aclosing(until_set(self._draining, changes)) as changes_while_serving,
@@ -122,7 +122,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
     ) -> kvstore_pb2.ListWatchersResponse:
         """Says who watches this replica."""
         return kvstore_pb2.ListWatchersResponse(
-            addresses=self._catalog.bystanders.watchers(),
+            addresses=self._catalog.known_peers.watchers(),
             own_address=watcher_address(request.watcher, context.peer()),
         )
 

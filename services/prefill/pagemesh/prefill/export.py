@@ -21,7 +21,7 @@ from pagemesh.worker.worker import Worker
 
 
 class Export:
-    """How far one exported request is, what of it is to be shipped next, and a wait for more."""
+    """How far one exported request is, what of it is to be sent next, and a wait for more."""
 
     def __init__(
         self, layout: BlockLayout, num_held_tokens: int, num_tokens: int, max_part_bytes: int
@@ -42,7 +42,7 @@ class Export:
 
     @property
     def is_shipped(self) -> bool:
-        """Whether everything was given to be shipped, the first token as well."""
+        """Whether everything was given to be sent, the first token as well."""
         return self._has_given_token and self._parts.is_done
 
     def on_event(self, event: RequestEvent) -> None:

@@ -35,7 +35,7 @@ fit into the time after which it gives up a sender."""
 
 
 class PrefillServicer:
-    """Ships each prompt's KV as it becomes ready. The lease of the blocks is the stream."""
+    """Sends each prompt's KV as it becomes ready. The lease of the blocks is the stream."""
 
     def __init__(self, worker: Worker, importer: KvImporter) -> None:
         self._worker = worker

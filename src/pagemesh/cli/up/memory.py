@@ -79,7 +79,7 @@ def _needed(plans: list[MemoryPlan], num_workers: int) -> int:
 
 
 def _most_used(plan: MemoryPlan, num_seqs: int) -> int:
-    """Bytes of KV that requests of full length take in every seat."""
+    """Bytes of KV that requests of full length take in every slot."""
     return num_seqs * plan.max_model_len * plan.kv_bytes_per_token
 
 

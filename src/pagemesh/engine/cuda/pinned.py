@@ -1,4 +1,4 @@
-"""Pinned host memory: for copies in flight, for swapped blocks, and for KV on its way to other processes."""
+"""Pinned host memory: for copies in flight, for swapped blocks, and for KV that is sent to other processes."""
 
 from __future__ import annotations
 

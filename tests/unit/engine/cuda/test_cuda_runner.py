@@ -162,7 +162,7 @@ def test_a_batch_may_change_when_it_is_launched(made: Made, expected: list[list[
     assert step.result().token_ids == expected[1]
 
 
-def test_a_rehearsal_leaves_nothing_behind(made: Made, expected: list[list[int]]) -> None:
+def test_a_dummy_run_leaves_nothing_behind(made: Made, expected: list[list[int]]) -> None:
     made.runner.dummy_run(prefill())
     assert not made.kv.bytes.any()
     assert generate(made.runner) == expected

@@ -64,7 +64,7 @@ def test_a_model_that_only_embeds_pools_whole_prompts() -> None:
 
 
 class Notes(NamedTuple):
-    rehearsed: list[tuple[int, int]]
+    dummy_runs: list[tuple[int, int]]
     moved: list[BlockMoves]
 
 
@@ -75,7 +75,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     dummy_run, move = CudaRunner.dummy_run, CudaRunner.move
 
     def note(runner: CudaRunner, batch: Batch) -> None:
-        noted.rehearsed.append((len(batch.sequences), batch.num_tokens))
+        noted.dummy_runs.append((len(batch.sequences), batch.num_tokens))
         dummy_run(runner, batch)
 
     def note_moves(runner: CudaRunner, moves: BlockMoves) -> None:
@@ -126,7 +126,7 @@ def test_the_largest_step_is_measured_when_all_others_were_computed(
     first = [*((1, number) for number in (1, 2, 3, 4, 8, 16, 20)), (1, 1)]
     largest = (4, 20)
     trial = [*first, largest, *first, largest]
-    assert notes.rehearsed == [*trial, *first, largest]
+    assert notes.dummy_runs == [*trial, *first, largest]
     assert notes.moved == [BlockMoves(((0, 0),), ((0, 0),), ((0, 1),))]
 
 

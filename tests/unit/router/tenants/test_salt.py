@@ -25,5 +25,5 @@ def test_only_equal_tenants_with_equal_salts_share(
 
 def test_a_body_cannot_spell_another_tenants_salt() -> None:
     assert tenant_salt("a", "bc") != tenant_salt("ab", "c") != tenant_salt("", "abc")
-    # Names of blocks are compared between processes of different versions.
+    # Block hashes are compared between processes of different versions.
     assert tenant_salt("acme", "s").hex() == "c88b1651204d109d0f34ce91f10debf9"
