@@ -17,7 +17,7 @@ from pagemesh.cli.vllm.rules import Fate, Rule, own_flags
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs/from-vllm.md"
-NAMES: Final = ROOT / "tests/unit/cli/vllm_serve_flags.txt"
+NAMES: Final = ROOT / "tests/unit/cli/vllm/vllm_serve_flags.txt"
 """Flags of `vllm serve`, one a line, without `no-`."""
 
 _BEGIN: Final = "<!-- made by tools/vllm_flags.py -->\n"

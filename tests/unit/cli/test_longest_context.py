@@ -12,7 +12,7 @@ from pagemesh.cli.longest_context import mesh_arguments, worker_arguments
 from pagemesh.cli.up import memory
 from pagemesh.errors import ConfigError
 from pagemesh.sizing.machine import MachineMemory
-from tests.unit.cli.test_up_memory import GIB, LLAMA_7B
+from tests.unit.cli.up.test_up_memory import GIB, LLAMA_7B
 
 Arguments = Callable[[Sequence[str]], list[str]]
 COMMANDS = pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pagemesh.identity.roles import MeshRole
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
@@ -188,7 +188,7 @@ async def test_a_part_that_ignores_sigterm_is_killed_within_five_seconds(tmp_pat
 async def test_parts_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import asyncio, pathlib, sys\n"
-        "from tests.unit.cli.test_supervision import MeshUnderTest, WHOLE\n"
+        "from tests.unit.cli.up.test_supervision import MeshUnderTest, WHOLE\n"
         "async def main():\n"
         "    under_test = MeshUnderTest(pathlib.Path(sys.argv[1]), WHOLE)\n"
         "    await under_test.mesh.start()\n"
