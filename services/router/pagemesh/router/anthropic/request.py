@@ -13,6 +13,7 @@ from pagemesh.router.anthropic.content import Message, TextBlock, joined, refuse
 from pagemesh.router.anthropic.tools import Tool, ToolChoice, refuse_server_tools, tools_for_chat
 from pagemesh.router.openai.chat_messages import MAX_MESSAGES
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object, shown
+from pagemesh.router.openai.lax_types import LAX, Truth
 
 _UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
     "compaction": (None,),
@@ -33,7 +34,7 @@ class Thinking(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True)
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: Annotated[int, Field(ge=MIN_THINKING_TOKENS, le=MAX_INT32)] | None = None
+    budget_tokens: Annotated[int, Field(ge=MIN_THINKING_TOKENS, le=MAX_INT32), LAX] | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -113,12 +114,12 @@ class PromptFields(pydantic.BaseModel):
 class MessagesRequest(PromptFields):
     """A request for the next message."""
 
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT32), LAX]
     stop_sequences: list[str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    stream: bool | None = None
+    temperature: Annotated[float, LAX] | None = None
+    top_p: Annotated[float, LAX] | None = None
+    top_k: Annotated[int, LAX] | None = None
+    stream: Truth | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.openai.fields import shown
+from pagemesh.router.openai.lax_types import Truth
 
 
 class Tool(pydantic.BaseModel):
@@ -21,7 +22,7 @@ class Tool(pydantic.BaseModel):
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     input_schema: dict[str, Any]
-    strict: bool | None = None
+    strict: Truth | None = None
 
     def for_chat(self) -> dict[str, Any]:
         """The tool in the form of chat completions."""
@@ -40,7 +41,7 @@ class ToolChoice(pydantic.BaseModel):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: bool | None = None
+    disable_parallel_tool_use: Truth | None = None
 
     def for_chat(self) -> str | dict[str, Any]:
         """The choice in the form of chat completions; InvalidRequestError when it lacks the tool's name."""

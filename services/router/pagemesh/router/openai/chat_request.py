@@ -22,6 +22,7 @@ from pagemesh.router.openai.chat_tools import (
     refuse_other_tools,
 )
 from pagemesh.router.openai.fields import MAX_INT32, RequestFields, parse_object, validate
+from pagemesh.router.openai.lax_types import LAX, Truth
 from pagemesh.router.openai.unsupported import refuse_foreign, refuse_unsupported
 from pagemesh.sampling.params import MAX_LOGPROBS
 from pagemesh.tokenizer.chat_template import RenderOptions
@@ -37,23 +38,23 @@ class ChatRequest(RequestFields):
     """A valid request for the next message of a conversation."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
+    logprobs: Truth | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), LAX] | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    include_reasoning: bool | None = None
+    parallel_tool_calls: Truth | None = None
+    include_reasoning: Truth | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    add_generation_prompt: Truth | None = None
+    continue_final_message: Truth | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_CHARS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    return_prompt_text: bool | None = None
-    echo: bool | None = None
+    return_prompt_text: Truth | None = None
+    echo: Truth | None = None
 
     @property
     def num_logprobs(self) -> int | None:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.openai.fields import shown
+from pagemesh.router.openai.lax_types import Truth
 from pagemesh.router.parsers.forced import Tool
 
 MAX_TOOLS: Final = 1024
@@ -25,7 +26,7 @@ class FunctionDefinition(pydantic.BaseModel):
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: Truth | None = None
 
 
 class FunctionTool(pydantic.BaseModel):

@@ -13,6 +13,7 @@ from pagemesh.router.openai.fields import (
     parse_object,
     validate,
 )
+from pagemesh.router.openai.lax_types import LAX, Truth
 from pagemesh.router.openai.prompts import Prompts, check_prompts, list_prompts
 from pagemesh.router.openai.unsupported import refuse_foreign, refuse_unsupported
 from pagemesh.sampling.params import MAX_LOGPROBS
@@ -28,11 +29,11 @@ class CompletionRequest(RequestFields):
     """A valid request to continue one or several prompts."""
 
     prompt: Prompts
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
-    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), LAX] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
+    echo: Truth | None = None
     suffix: str | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32), LAX] | None = None
 
     @property
     def num_answers(self) -> int:

@@ -14,6 +14,7 @@ from pagemesh.router.embedding.vectors import MAX_INPUTS, Input, pack, unpack
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.fields import MAX_INT32, parse_object
+from pagemesh.router.openai.lax_types import LAX
 from pagemesh.router.openai.pooling import VectorFields, prompt_usage, read_pooling
 from pagemesh.router.openai.prompts import Prompts, check_prompts, list_prompts
 from pagemesh.tokenizer.model_defaults import shorten
@@ -34,7 +35,7 @@ class EmbeddingRequest(VectorFields):
 
     input: Prompts | None = None
     messages: list[Any] | None = None
-    dimensions: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
 
 
 def parse_embedding_request(raw: dict[str, Any]) -> EmbeddingRequest:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
-from pagemesh.router.openai.lax_types import with_own_types
+from pagemesh.router.openai.lax_types import AS_MEANT, LAX, Truth
 from pagemesh.router.openai.structured import (
     ResponseFormat,
     Schema,
@@ -42,8 +42,8 @@ class StreamOptions(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(strict=True)
 
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_usage: Truth | None = None
+    continuous_usage_stats: Truth | None = None
 
 
 class RequestFields(pydantic.BaseModel):
@@ -55,22 +55,24 @@ class RequestFields(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT32)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, Bias] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_INT32), LAX] | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE), LAX] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1), LAX] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT32), LAX] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1), LAX] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0), LAX] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2), LAX] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2), LAX] | None = None
+    logit_bias: Annotated[dict[str, Bias], LAX] | None = None
     bad_words: Annotated[list[StopString], Field(max_length=MAX_BAD_WORDS)] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True), LAX] | None = (
+        None
+    )
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), LAX] | None = None
     stop: StopString | list[StopString] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TokenId], LAX] | None = None
+    ignore_eos: Truth | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredFields | None = None
     guided_json: Schema | None = None
@@ -78,19 +80,19 @@ class RequestFields(pydantic.BaseModel):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    stream: bool | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), LAX] | None = None
+    stream: Truth | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    add_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_INT32)] | None = None
+    stream_interval: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
+    include_stop_str_in_output: Truth | None = None
+    skip_special_tokens: Truth | None = None
+    return_token_ids: Truth | None = None
+    return_tokens_as_token_ids: Truth | None = None
+    add_special_tokens: Truth | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_INT32), LAX] | None = None
     truncation_side: Literal["left", "right"] | None = None
-    priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32), LAX] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     session_id: str | None = None
     prompt_cache_key: str | None = None
@@ -190,10 +192,7 @@ def check_fields(kind: type[Model], raw: dict[str, Any]) -> Model:
     try:
         return kind.model_validate(raw)
     except pydantic.ValidationError as error:
-        changed = with_own_types(raw, error)
-        if changed is None:
-            raise _translate(error, raw) from error
-    return check_fields(kind, changed)
+        raise _translate(error, raw) from error
 
 
 def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:
@@ -218,7 +217,10 @@ def shown(value: object) -> str:
 
 class _Fault(NamedTuple):
     param: str
-    depth: int
+
+    depth: tuple[int, bool]
+    """Steps into the body, and whether the value was read as its type first."""
+
     reason: str
     value: object
 
@@ -245,7 +247,7 @@ def _translate(error: pydantic.ValidationError, raw: dict[str, Any]) -> InvalidR
 
 def _fault(detail: pydantic_core.ErrorDetails, raw: dict[str, Any]) -> _Fault:
     """One of pydantic's errors; its place is read along the input, as unions put tags in between."""
-    param, depth = "", 0
+    param, steps, is_read = "", 0, AS_MEANT not in detail["loc"]
     value: Any = raw
     for step in detail["loc"]:
         if isinstance(value, dict) and step in value:
@@ -254,8 +256,8 @@ def _fault(detail: pydantic_core.ErrorDetails, raw: dict[str, Any]) -> _Fault:
             value, param = value[step], f"{param}[{step}]"
         else:
             continue
-        depth += 1
+        steps += 1
     if detail["type"] == "missing":
         name = f"{param}.{detail['loc'][-1]}"
-        return _Fault(name.removeprefix("."), depth + 1, "missing", None)
-    return _Fault(param.removeprefix("."), depth, detail["msg"], value)
+        return _Fault(name.removeprefix("."), (steps + 1, is_read), "missing", None)
+    return _Fault(param.removeprefix("."), (steps, is_read), detail["msg"], detail["input"])

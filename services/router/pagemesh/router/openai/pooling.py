@@ -14,6 +14,7 @@ from pydantic import Field
 from pagemesh.router.embedding.vectors import EmbedOptions, Input, unpack
 from pagemesh.router.models import ModelService
 from pagemesh.router.openai.fields import MAX_INT32, check_fields
+from pagemesh.router.openai.lax_types import LAX, Truth
 from pagemesh.router.openai.truncation import Truncation
 from pagemesh.router.openai.unsupported import OF_POOLING, refuse_unsupported
 
@@ -24,12 +25,12 @@ class PoolingFields(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
     model: str | None = None
-    priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32), LAX] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_INT32)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_INT32), LAX] | None = None
     truncation_side: Literal["left", "right"] | None = None
-    use_activation: bool | None = None
-    add_special_tokens: bool | None = None
+    use_activation: Truth | None = None
+    add_special_tokens: Truth | None = None
 
     @property
     def options(self) -> EmbedOptions:

@@ -15,6 +15,7 @@ from pagemesh.router.embedding.scoring import Scores, Texts, score
 from pagemesh.router.embedding.vectors import MAX_INPUTS
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.fields import MAX_INT32, parse_object
+from pagemesh.router.openai.lax_types import LAX, Truth
 from pagemesh.router.openai.pooling import PoolingFields, prompt_usage, read_pooling
 
 _Texts = str | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
@@ -58,8 +59,8 @@ class RerankRequest(PoolingFields):
 
     query: str
     documents: _Texts
-    top_n: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
-    return_documents: bool | None = None
+    top_n: Annotated[int, Field(ge=0, le=MAX_INT32), LAX] | None = None
+    return_documents: Truth | None = None
 
 
 class ScoringEndpoint:

@@ -9,6 +9,7 @@ import pydantic
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.router.openai.lax_types import Truth
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.sampling.structured.schemas import leniently
 
@@ -24,7 +25,7 @@ class JsonSchemaFormat(pydantic.BaseModel):
     name: str
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None
+    strict: Truth | None = None
 
 
 class ResponseFormat(pydantic.BaseModel):
@@ -46,8 +47,8 @@ class StructuredFields(pydantic.BaseModel):
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
-    json_object: bool | None = None
-    disable_any_whitespace: bool | None = None
+    json_object: Truth | None = None
+    disable_any_whitespace: Truth | None = None
     whitespace_pattern: str | None = None
 
 

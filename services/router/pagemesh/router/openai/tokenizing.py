@@ -13,6 +13,7 @@ from pagemesh.router.chat.conversation import render
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.fields import TokenId, check_fields, parse_object
+from pagemesh.router.openai.lax_types import LAX, Truth
 from pagemesh.router.served_model import ServedModel
 
 
@@ -21,7 +22,7 @@ class _Fields(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(strict=True)
 
-    return_token_strs: bool | None = None
+    return_token_strs: Truth | None = None
     model: str | None = None
 
 
@@ -29,7 +30,7 @@ class TokenizeRequest(_Fields):
     """A plain text to tokenize."""
 
     prompt: str
-    add_special_tokens: bool | None = None
+    add_special_tokens: Truth | None = None
 
 
 class TokenizeChatRequest(_Fields):
@@ -43,7 +44,7 @@ class DetokenizeRequest(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(strict=True)
 
-    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True), LAX]
     model: str | None = None
 
 

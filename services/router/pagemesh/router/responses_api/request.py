@@ -10,6 +10,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object, shown
+from pagemesh.router.openai.lax_types import LAX, Truth
 from pagemesh.sampling.params import MAX_LOGPROBS
 
 MAX_ITEMS: Final = 16_384
@@ -55,7 +56,7 @@ class TextFormat(pydantic.BaseModel):
     name: str | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     description: str | None = None
-    strict: bool | None = None
+    strict: Truth | None = None
 
 
 class TextConfig(pydantic.BaseModel):
@@ -82,7 +83,7 @@ class StreamOptions(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(strict=True)
 
-    include_obfuscation: bool | None = None
+    include_obfuscation: Truth | None = None
 
 
 class ResponsesRequest(pydantic.BaseModel):
@@ -94,16 +95,16 @@ class ResponsesRequest(pydantic.BaseModel):
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
+    parallel_tool_calls: Truth | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1, le=MAX_INT32), LAX] | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     include: list[str] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    store: bool | None = None
-    background: bool | None = None
-    stream: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), LAX] | None = None
+    store: Truth | None = None
+    background: Truth | None = None
+    stream: Truth | None = None
     stream_options: StreamOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[str, str] | None = None

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.openai.fields import check_fields, shown
+from pagemesh.router.openai.lax_types import Truth
 
 _MODES = ("none", "auto", "required")
 
@@ -24,7 +25,7 @@ class FunctionTool(pydantic.BaseModel):
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: Truth | None = None
 
     def for_chat(self) -> dict[str, Any]:
         """The tool in the form of chat completions."""
