@@ -1,21 +1,35 @@
-"""Spans are opentelemetry-api's; here is how a trace goes from one process to the next, and how an error is told to a span.
+"""Spans are opentelemetry-api's; here is who makes them, how a trace goes on to the next process, and how errors are told.
 
-W3C trace context (https://www.w3.org/TR/trace-context/) is read and written by the library. Where a process makes
-no span of its own, its caller's is the present one, and goes on.
+Whether a process makes spans is decided once, when it starts: the SDK is loaded only where they are wanted. W3C trace
+context (https://www.w3.org/TR/trace-context/) is read and written by the library. Where a process makes no span of its
+own, its caller's is the present one, and goes on.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Final, Literal, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, Span, SpanContext, StatusCode
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NonRecordingSpan,
+    NoOpTracer,
+    Span,
+    SpanContext,
+    StatusCode,
+    Tracer,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from pagemesh.config import TracesConfig
+from pagemesh.config.environment import traces_headers_of_environment
 from pagemesh.errors import PagemeshError
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.process import SPANS_DROPPED
 from pagemesh.telemetry.span_names import ERROR_TYPE
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
@@ -72,3 +86,29 @@ def fail(span: Span, error: PagemeshError) -> None:
     span.set_attribute(ERROR_TYPE, error.reason)
     if error.http_status >= 500:
         span.set_status(StatusCode.ERROR, error.message)
+
+
+class Traces(NamedTuple):
+    """What makes the spans of a process."""
+
+    tracer: Tracer
+    close: Callable[[], None]
+    """Sends what is left. May block for two seconds; idempotent."""
+
+
+def start_traces(
+    config: TracesConfig,
+    service: Literal["router", "prefill", "decode", "kvstore"],
+    metrics: Metrics,
+) -> Traces:
+    """As the settings say: with an endpoint its spans are exported, else nothing comes of them. To be closed."""
+    endpoint = config.endpoint
+    if endpoint is None:
+        return Traces(NoOpTracer(), lambda: None)
+    from pagemesh.telemetry.otlp import OtlpTraces, Receiver
+
+    lost = metrics.counter(SPANS_DROPPED)
+    receiver = Receiver(endpoint, config.protocol, traces_headers_of_environment())
+    name = f"pagemesh-{service}"
+    traces = OtlpTraces(receiver, name, version("pagemesh"), config.share, on_lost=lost.inc)
+    return Traces(traces.tracer, traces.close)

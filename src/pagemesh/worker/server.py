@@ -22,7 +22,7 @@ from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.rpc.spans import ServedSpans
 from pagemesh.telemetry.older_names import make_metrics
-from pagemesh.telemetry.tracer import start_traces
+from pagemesh.telemetry.spans import start_traces
 from pagemesh.worker.describe import WorkerDescriber, make_canary
 from pagemesh.worker.gpu_metrics import show_gpu
 from pagemesh.worker.reach import PEERS_SERVICE, add_peers

@@ -15,8 +15,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.telemetry import otlp
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.otlp import OtlpTraces, Receiver
-from pagemesh.telemetry.spans import read_trace, within
-from pagemesh.telemetry.tracer import Traces, start_traces
+from pagemesh.telemetry.spans import Traces, read_trace, start_traces, within
 from tests.support.collector import running_collector
 from tests.support.trace_receiver import TraceReceiver, running_http_receiver, running_receiver
 from tests.support.waiting import wait_until

@@ -7,8 +7,7 @@ from itertools import permutations
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics.admission import ADMISSION_REJECTIONS
 from pagemesh.telemetry.metrics.engine import NUM_REQUESTS_WAITING, NUM_WAITING_BY_REASON
-from pagemesh.telemetry.metrics.registry import ModelMetrics
-from pagemesh.telemetry.page_order import in_order
+from pagemesh.telemetry.metrics.registry import ModelMetrics, in_order
 
 PARTS = {
     "vllm:num_requests_waiting": "vllm:num_requests_waiting_by_reason",

@@ -27,7 +27,7 @@ from pagemesh.rpc.settling import settle
 from pagemesh.rpc.spans import ServedSpans
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.tracer import start_traces
+from pagemesh.telemetry.spans import start_traces
 from pagemesh.v1 import kvstore_pb2_grpc
 
 _log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pagemesh.telemetry.metrics import admission, engine, requests
+from pagemesh.telemetry.metrics.registry import in_order
 from pagemesh.telemetry.older_names import HIT_RATES, RATES, share
-from pagemesh.telemetry.page_order import in_order
 
 OF_WORKERS: Final = (engine.NUM_PREEMPTIONS.series, engine.ITERATION_TOKENS.series)
 """Metrics that the page has from the workers: a router lacks them, or counts them from when it knows a worker."""

@@ -15,7 +15,7 @@ from pagemesh.router.traced.calls import TracedCalls
 from pagemesh.router.traced.generating import TracedEmbedder, TracedGenerator
 from pagemesh.router.traced.placing import TracedPlacer
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.tracer import start_traces
+from pagemesh.telemetry.spans import start_traces
 
 
 class Tracing:

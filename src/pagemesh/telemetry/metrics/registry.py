@@ -1,4 +1,8 @@
-"""Makes the declared metrics of one process, and the series of one model."""
+"""Makes the declared metrics of one process, the series of one model, and the order of a page.
+
+Scripts that look for a name anywhere in a line keep the last line that they find, so no name may come behind one that
+is a part of it: that of vllm:num_requests_waiting is the last line with these letters.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,6 @@ from prometheus_client.registry import Collector
 
 from pagemesh.telemetry.metrics.labels import ENGINE
 from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Spec
-from pagemesh.telemetry.page_order import in_order
 
 # When each series began is a series of its own, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -173,3 +176,22 @@ class ModelMetrics:
 
     def _own(self, spec: Spec) -> list[str]:
         return [self._filled_in[name] for name in spec.label_names if name in self._filled_in]
+
+
+Named = TypeVar("Named")
+
+
+def in_order(metrics: Iterable[Named], name_of: Callable[[Named], str]) -> list[Named]:
+    """The same metrics, each in front of those whose names are parts of its own; else as they were."""
+    ordered: list[tuple[str, Named]] = []
+    for metric in metrics:
+        name = _bare(name_of(metric))
+        # Whatever has this name as a part stands in front of that one already.
+        place = next((i for i, (other, _) in enumerate(ordered) if other in name), len(ordered))
+        ordered.insert(place, (name, metric))
+    return [metric for _, metric in ordered]
+
+
+def _bare(name: str) -> str:
+    """What somebody would look for who does not care for whose metric it is, nor for its kind."""
+    return name.rpartition(":")[2].removesuffix("_total")
