@@ -18,6 +18,6 @@ class ComputedTokens:
         self._launch: Callable[[Batch, LayerProgress | None], PendingStep] = runner.launch
         runner.launch = self._counted  # type: ignore[method-assign]
 
-    def _counted(self, batch: Batch, watch: LayerProgress | None = None) -> PendingStep:
+    def _counted(self, batch: Batch, progress: LayerProgress | None = None) -> PendingStep:
         self.count += sum(len(sequence.token_ids) for sequence in batch.sequences)
-        return self._launch(batch, watch)
+        return self._launch(batch, progress)

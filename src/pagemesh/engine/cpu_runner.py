@@ -63,7 +63,7 @@ class CpuRunner:
         self._mover.move(moves)
 
     @torch.inference_mode()
-    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> ComputedStep:
+    def launch(self, batch: Batch, progress: LayerProgress | None = None) -> ComputedStep:
         """Compute all tokens of the batch and store their KV: everything but the sampling is then done.
 
         Requests whose KV or logits are not finite are among the errors of the result. Unknown tokens are those
@@ -77,7 +77,7 @@ class CpuRunner:
         rows = StepRows(inputs.sequences, self._vocab_size)
         columns = torch.from_numpy(inputs.columns)
         num_tokens = columns.shape[1]
-        in_one_call = rows.are_next_tokens and watch is None and self._decodes.takes(num_tokens)
+        in_one_call = rows.are_next_tokens and progress is None and self._decodes.takes(num_tokens)
         self._threads.use(num_tokens, in_one_call=in_one_call)
         places = rows.places(batch.sequences)
         if in_one_call:
@@ -86,18 +86,22 @@ class CpuRunner:
                 rows, logits, lambda logits: logits, self._sampler, places
             )
         else:
-            hidden = self._compute(inputs, columns, rows, watch)
+            hidden = self._compute(inputs, columns, rows, progress)
             self._launched = ComputedStep(rows, hidden, self._model.logits, self._sampler, places)
         return self._launched
 
     def _compute(
-        self, inputs: StepInputs, columns: torch.Tensor, rows: StepRows, watch: LayerProgress | None
+        self,
+        inputs: StepInputs,
+        columns: torch.Tensor,
+        rows: StepRows,
+        progress: LayerProgress | None,
     ) -> torch.Tensor:
         token_ids, positions, slots = columns
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
         selection = rows.selection()
         needed = None if selection is None else torch.from_numpy(selection)
-        return self._model.forward(token_ids, positions, slots, plan, needed, watch, rows.probe)
+        return self._model.forward(token_ids, positions, slots, plan, needed, progress, rows.probe)
 
     def dummy_run(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.

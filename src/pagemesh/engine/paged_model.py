@@ -72,14 +72,14 @@ class PagedModel:
         slots: torch.Tensor,
         plan: AttentionPlan,
         rows: torch.Tensor | None,
-        watch: LayerProgress | None = None,
+        progress: LayerProgress | None = None,
         probe: KvFiniteCheck | None = None,
     ) -> torch.Tensor:
         """Run tokens, each int64 [T], and store their KV in the slots; see `CausalModel.forward`.
 
-        `watch` is told when the device was asked to write the layers, and `probe` looks at the last one.
+        `progress` is told when the device was asked to write the layers, and `probe` looks at the last one.
         """
-        step = self.over_kv(self.slot_mapping(slots), plan, watch, probe)
+        step = self.over_kv(self.slot_mapping(slots), plan, progress, probe)
         return self.decoder.forward(token_ids, positions, step, rows)
 
     def slot_mapping(self, slots: torch.Tensor) -> torch.Tensor:
@@ -89,11 +89,11 @@ class PagedModel:
         self,
         slot_mapping: torch.Tensor,
         plan: AttentionPlan,
-        watch: LayerProgress | None = None,
+        progress: LayerProgress | None = None,
         probe: KvFiniteCheck | None = None,
     ) -> ForwardContext:
         """What a step's layers write to and read from."""
-        observers = watch, probe, self._on_layer
+        observers = progress, probe, self._on_layer
         return _PagedStep(
             self._layer_kv, self._layer_attention, self._writer, slot_mapping, plan, observers
         )
@@ -130,15 +130,15 @@ class _PagedStep:
         self._writer = writer
         self._slot_mapping = slot_mapping
         self._plan = plan
-        self._watch, self._probe, self._on_layer = observers
+        self._progress, self._probe, self._on_layer = observers
 
     def write(self, layer: int, heads: torch.Tensor, turn: Turn | None) -> None:
         if self._on_layer is not None:
             self._on_layer()
         layer_kv, scales = self._layers[layer], self._layer_attention[layer].kv_scales
         self._writer.write(layer_kv, heads, self._slot_mapping, scales, turn)
-        if self._watch is not None and layer + 1 in self._watch.num_layers:
-            self._watch.tell(layer + 1)
+        if self._progress is not None and layer + 1 in self._progress.num_layers:
+            self._progress.tell(layer + 1)
         if self._probe is not None and layer + 1 == len(self._layers):
             self._probe.look(heads[:, -2 * layer_kv.shape[3] :])
 

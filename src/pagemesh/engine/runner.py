@@ -42,11 +42,11 @@ class Runner(Protocol):
         """
         ...
 
-    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> PendingStep:
+    def launch(self, batch: Batch, progress: LayerProgress | None = None) -> PendingStep:
         """Have the device write the batch's KV and compute its logits; does not wait for it.
 
         The batch's lists, block tables among them, are read before this returns: they change later. What
-        fails one sequence alone is among the errors of the result. What `watch` asks for is told as soon
+        fails one sequence alone is among the errors of the result. What `progress` asks for is told as soon
         as that KV can be read through `KvAccess`, or not at all where the device cannot tell.
         """
         ...

@@ -1,4 +1,4 @@
-"""A batch as flat arrays, in the order in which it is computed, and what its hidden states are for. No torch.
+"""A batch as flat arrays, in the order in which it is computed, and what its hidden states are for.
 
 Needs no token that is in flight.
 """

@@ -154,8 +154,10 @@ class StepResult:
     """Sequences that could not be computed, each for a reason of its own: their KV must not be used."""
 
     num_sampled: Sequence[int] | None = None
-    """How many of the tokens each sequence with `sampling` has, at least one; None for one each. The KV of all but a sequence's
-    last is stored as well: its blocks had room (`KvCacheManager.grow`). One that wants log probabilities has one."""
+    """How many of the tokens each sequence with `sampling` has, at least one; None for one each.
+
+    The KV of all but a sequence's last is stored as well: its blocks had room (`KvCacheManager.grow`). One that wants
+    log probabilities has one."""
 
 
 class MovePlan:

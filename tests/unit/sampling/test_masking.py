@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pagemesh.sampling.logits_rules import make_logit_rules
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.plan import SampledRow
+from pagemesh.sampling.sampler import Sampler
 from tests.unit.sampling.sampled import Allow, Refuse, edited_on_cpu, fewer, sample_on
 
 VOCAB_SIZE = 70
@@ -85,3 +87,16 @@ def test_parameters_that_leave_nothing_of_what_is_allowed_are_an_error(
     logits = make_logits(1)
     logits[0, 3:5] = -torch.inf
     assert sample_on(device, logits, [row]).errors["a"].reason == "NO_TOKEN_ALLOWED"
+
+
+def test_a_mask_is_its_own_rows_beside_edited_rows_without_one() -> None:
+    logits = torch.arange(64.0).repeat(2, 1)
+    rows = []
+    for name, params in (
+        ("penalised", SamplingParams(temperature=0, repetition_penalty=1.5)),
+        ("masked", SamplingParams(temperature=0, allowed_token_ids=(5, 7))),
+    ):
+        rules = make_logit_rules(params, [63], [])
+        rows.append(SampledRow(name, params, position=1, rules=rules))
+    samples = Sampler(64, torch.device("cpu")).launch(logits, rows).read()
+    assert samples.token_ids == [62, 7]

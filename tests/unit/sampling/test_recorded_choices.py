@@ -10,10 +10,6 @@ import pytest
 import torch
 
 from pagemesh.kernels.dispatch import backend_for
-from pagemesh.sampling.logits_rules import make_logit_rules
-from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.plan import SampledRow
-from pagemesh.sampling.sampler import Sampler
 from tests.support.tolerances import float32_tolerance
 from tests.unit.sampling.corpus import CHOSEN, Sampled, batches, chosen_of
 from tests.unit.sampling.sampled import sample_on
@@ -40,16 +36,3 @@ def test_what_was_recorded_is_chosen_again(device: torch.device) -> None:
             assert values == pytest.approx(expected["logprobs"][name][-1], abs=tolerance)
             num_scored += 1
     assert num_scored > 10
-
-
-def test_a_mask_is_its_own_rows_beside_edited_rows_without_one() -> None:
-    logits = torch.arange(64.0).repeat(2, 1)
-    rows = []
-    for name, params in (
-        ("penalised", SamplingParams(temperature=0, repetition_penalty=1.5)),
-        ("masked", SamplingParams(temperature=0, allowed_token_ids=(5, 7))),
-    ):
-        rules = make_logit_rules(params, [63], [])
-        rows.append(SampledRow(name, params, position=1, rules=rules))
-    samples = Sampler(64, torch.device("cpu")).launch(logits, rows).read()
-    assert samples.token_ids == [62, 7]

@@ -1,4 +1,4 @@
-"""Choosing tokens on a CPU, by torch: edits in copies of the rows that have any, and draws in float64.
+"""Choosing tokens on a CPU: edits by numpy, in copies of the rows that have any, and draws by torch in float64.
 
 An edit touches only the tokens that the plan names, except where a row has a mask. What is forbidden stays at -inf
 whatever is added to it, so it comes last.
@@ -61,10 +61,7 @@ class CpuTokenChooser:
 
 
 def apply_edits(edited: torch.Tensor, plan: SamplingPlan) -> None:
-    """Change the rows that the plan edits, float32 [E, vocab]: its entries kind by kind, then its masks.
-
-    By numpy, which takes a third of torch's time for a few hundred numbers.
-    """
+    """Change the rows that the plan edits, float32 [E, vocab]: its entries kind by kind, then its masks."""
     logits, bounds, ids = edited.numpy(), plan.entry_bounds.numpy(), plan.entry_ids.numpy()
     values, penalties = plan.entry_values.numpy(), plan.penalties.numpy()
     num_rows = len(bounds)

@@ -85,8 +85,8 @@ async def open_membership(
     # The log and the replica are gone with this process, so one name does for both.
     roster = RedisRoster(store, log.log_id, patience)
     membership = SharedMembership(members, roster, clock, patience)
-    keeper = RosterSync(store, roster, membership, members, log, period)
-    await keeper.start()
-    keeping = asyncio.create_task(keeper.run(), name="roster")
+    roster_sync = RosterSync(store, roster, membership, members, log, period)
+    await roster_sync.start()
+    keeping = asyncio.create_task(roster_sync.run(), name="roster")
     resources.callback(keeping.cancel)
     return membership

@@ -132,24 +132,24 @@ class CudaRunner:
             self._captured.capture(self._accelerator, self._clear, num_sequences, num_tokens)
         self._accelerator.synchronize()
 
-    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> DeviceStep:
+    def launch(self, batch: Batch, progress: LayerProgress | None = None) -> DeviceStep:
         """See `Runner`. Of captured steps no layers are told: short ones would be over before."""
         with self._working():
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
             rows = StepRows(inputs.sequences, self._vocab_size)
             places = rows.places(batch.sequences)
             logits = self._captured.decode(inputs) if rows.are_next_tokens else None
-            hidden = self._states(inputs, rows, watch) if logits is None else None
+            hidden = self._states(inputs, rows, progress) if logits is None else None
             return DeviceStep(self._sampling, rows, places, hidden, logits)
 
     def _states(
-        self, inputs: StepInputs, rows: StepRows, watch: LayerProgress | None
+        self, inputs: StepInputs, rows: StepRows, progress: LayerProgress | None
     ) -> torch.Tensor:
         """Hidden states [R, hidden] of the rows. A graph tells of no layers while it runs."""
-        is_told = watch is not None and inputs.columns.shape[1] > MOST_UNTOLD
+        is_told = progress is not None and inputs.columns.shape[1] > MOST_UNTOLD
         results = None if is_told else self._captured.run(inputs)
         if results is None:
-            return self._eager.run(inputs, rows, watch)
+            return self._eager.run(inputs, rows, progress)
         hidden, kv_sums = results
         if rows.probe is not None:
             rows.probe.take(kv_sums)

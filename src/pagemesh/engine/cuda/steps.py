@@ -114,17 +114,19 @@ class EagerSteps:
         self._accelerator = accelerator
         self._timeout = timeout
 
-    def run(self, inputs: StepInputs, rows: StepRows, watch: LayerProgress | None) -> torch.Tensor:
+    def run(
+        self, inputs: StepInputs, rows: StepRows, progress: LayerProgress | None
+    ) -> torch.Tensor:
         """Hidden states [R, hidden] of the rows; layers are told of when the device has written them."""
-        if watch is None:
+        if progress is None:
             return self._forward(inputs, rows, None)
-        events = LayerEvents(watch, self._accelerator, self._timeout)
-        hidden = self._forward(inputs, rows, events.watch)
+        events = LayerEvents(progress, self._accelerator, self._timeout)
+        hidden = self._forward(inputs, rows, events.progress)
         events.follow()
         return hidden
 
     def _forward(
-        self, inputs: StepInputs, rows: StepRows, watch: LayerProgress | None
+        self, inputs: StepInputs, rows: StepRows, progress: LayerProgress | None
     ) -> torch.Tensor:
         # Unknown tokens are decodes, which are in front.
         num_mixed = inputs.unknown[-1] + 1 if inputs.unknown else 0
@@ -137,7 +139,7 @@ class EagerSteps:
             token_ids[:num_mixed] = self._last_tokens.fill(token_ids[:num_mixed], kept)
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
         last = needed[0] if needed else None
-        return self._model.forward(token_ids, positions, slots, plan, last, watch, rows.probe)
+        return self._model.forward(token_ids, positions, slots, plan, last, progress, rows.probe)
 
 
 class LayerEvents:
@@ -146,13 +148,13 @@ class LayerEvents:
     The thread ends with the step, and there is none for steps that nobody watches.
     """
 
-    def __init__(self, watch: LayerProgress, accelerator: Accelerator, timeout: float) -> None:
+    def __init__(self, progress: LayerProgress, accelerator: Accelerator, timeout: float) -> None:
         """A step that takes longer than `timeout` seconds is not told of any more."""
-        self._told = watch
+        self._told = progress
         self._accelerator = accelerator
         self._timeout = timeout
         self._events: list[tuple[int, Event]] = []
-        self.watch = LayerProgress(watch.num_layers, self._record)
+        self.progress = LayerProgress(progress.num_layers, self._record)
         """For `PagedModel.forward`, within `Accelerator.computing`."""
 
     def follow(self) -> None:
