@@ -96,8 +96,11 @@ class DumpedMesh:
             ),
             "the gateway's spans",
         )
+        deadline = time.monotonic() + DEADLINE_S
         number = -1
         while number != len(self._receiver.spans):
+            if time.monotonic() > deadline:
+                raise TimeoutError("spans come without end")
             number = len(self._receiver.spans)
             time.sleep(SPANS_S)
 
