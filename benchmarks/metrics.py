@@ -11,7 +11,7 @@ import timeit
 from typing import cast
 
 from pagemesh.core.engine import Engine, EngineInfo, StepOutput
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.telemetry.metrics import Metrics
@@ -24,7 +24,7 @@ ROUNDS = 15
 class Idle:
     """As much of an engine as its metrics look at."""
 
-    info = EngineInfo("none", BlockLayout(16, 2, 2, 64, "bfloat16"), 1000, 2048, NUM_REQUESTS)
+    info = EngineInfo("none", KvLayout.uniform(16, 2, 2, 64, "bfloat16"), 1000, 2048, NUM_REQUESTS)
 
     def load(self) -> EngineLoad:
         """Nothing is going on."""

@@ -16,7 +16,7 @@ from report import Report, arguments
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, StepResult
@@ -28,7 +28,7 @@ QUESTION = (
     "Time of the scheduler for a step, and what its admission saves when the cache is too small"
 )
 
-LAYOUT: Final = BlockLayout(
+LAYOUT: Final = KvLayout.uniform(
     block_size=16, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32"
 )
 EOS: Final = 1

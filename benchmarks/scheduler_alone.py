@@ -12,7 +12,7 @@ from workload import Request
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, StepResult
@@ -67,7 +67,7 @@ def _steps(scheduler: Scheduler) -> Iterator[Batch]:
 
 
 def _scheduler(config: SchedulerConfig, num_blocks: int) -> Scheduler:
-    layout = BlockLayout(BLOCK_SIZE, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32")
+    layout = KvLayout.uniform(BLOCK_SIZE, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32")
     info = EngineInfo("benchmark", layout, num_blocks, 4096, config.max_num_seqs)
     return Scheduler(info, config, vocab_size=_VOCAB_SIZE)
 

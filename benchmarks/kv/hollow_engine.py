@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo, StepListener, StepOutput
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.runner import LayerProgress
 from pagemesh.kv_memory.memory import KvMemory, open_memory
@@ -25,7 +25,7 @@ VOCAB_SIZE = 32_000
 class HollowSettings:
     """What a hollow engine is made of."""
 
-    layout: BlockLayout
+    layout: KvLayout
     model_fingerprint: str
     num_blocks: int
     bytes_per_second: float = 0.0
@@ -114,12 +114,12 @@ class HollowEngine(EngineCore):
         self._on_import(Import(seconds, num_valid_tokens))
 
 
-def num_blocks_for(layout: BlockLayout, num_bytes: int) -> int:
+def num_blocks_for(layout: KvLayout, num_bytes: int) -> int:
     """Full blocks in so many bytes."""
     return num_bytes // layout.num_bytes
 
 
-def prompt_of(num_blocks: int, layout: BlockLayout, number: int) -> Sequence[int]:
+def prompt_of(num_blocks: int, layout: KvLayout, number: int) -> Sequence[int]:
     """A prompt of so many full blocks; different numbers share none."""
     start = number % (VOCAB_SIZE // 2)
     return [start + index % (VOCAB_SIZE // 2) for index in range(num_blocks * layout.block_size)]

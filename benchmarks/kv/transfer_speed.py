@@ -28,10 +28,10 @@ from kv.sessions import TimedSession
 from report import Report
 from turns import turns
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.v1 import decode_pb2
 
-LAYOUT = BlockLayout(16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="bfloat16")
+LAYOUT = KvLayout.uniform(16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="bfloat16")
 """Of the 160M model."""
 
 PATHS = {"gRPC": ("raw TCP", 0.7), "host memory": ("memcpy", 0.5)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE, CacheDigest
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import EngineLoad, LinkSpeed, PrefillRate
 from pagemesh.core.request import FinishReason
 from pagemesh.errors import FailedPreconditionError, InvalidRequestError, PagemeshError
@@ -237,20 +237,21 @@ def digest_from_proto(message: kvstore_pb2.CacheDigest) -> CacheDigest:
     return CacheDigest(message.block_count, int.from_bytes(message.names_xor))
 
 
-def layout_to_proto(layout: BlockLayout) -> types_pb2.KvLayout:
+def layout_to_proto(layout: KvLayout) -> types_pb2.KvLayout:
     """The message for a layout."""
+    group = layout.group
     return types_pb2.KvLayout(
         block_size=layout.block_size,
-        layer_count=layout.num_layers,
-        kv_head_count=layout.num_kv_heads,
-        head_dim=layout.head_dim,
+        layer_count=group.num_layers,
+        kv_head_count=group.num_kv_heads,
+        head_dim=group.head_dim,
         dtype=layout.dtype,
     )
 
 
-def layout_from_proto(message: types_pb2.KvLayout) -> BlockLayout:
+def layout_from_proto(message: types_pb2.KvLayout) -> KvLayout:
     """The layout that a message means."""
-    return BlockLayout(
+    return KvLayout.uniform(
         block_size=message.block_size,
         num_layers=message.layer_count,
         num_kv_heads=message.kv_head_count,

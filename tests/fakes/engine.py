@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo, Pooling
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import PrefillRate
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.engine import EngineCore
@@ -65,13 +65,11 @@ def fake_states(token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
 class FakeKv(KvMemory):
     """KV memory with a view of float32; unwritten slots are NaN. Shared when it lies behind a descriptor."""
 
-    def __init__(self, layout: BlockLayout, num_blocks: int, descriptor: int | None = None) -> None:
+    def __init__(self, layout: KvLayout, num_blocks: int, descriptor: int | None = None) -> None:
         super().__init__(layout, num_blocks, descriptor)
         # [layer, 2, block, slot, kv head, head dim]
         shape = (layout.num_layers, 2, num_blocks, layout.block_size)
-        self.memory = self.bytes.view(np.float32).reshape(
-            (*shape, layout.num_kv_heads, layout.head_dim)
-        )
+        self.memory = self.bytes.view(np.float32).reshape((*shape, *layout.group[1:]))
         self.memory[:] = np.nan
 
 
@@ -217,7 +215,7 @@ class FakeEngine(EngineCore):
         Blocks are named as by the model `naming`; one that is not that of the `fingerprint` is a fault. With `shared`, others on this host can read the KV, as that of an engine in its own process.
         """
         config = (scheduler or SchedulerConfig()).on("cpu")
-        layout = BlockLayout(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
+        layout = KvLayout.uniform(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
         info = EngineInfo(
             fingerprint, layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import KvStorage
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
@@ -40,7 +40,7 @@ def test_weights_are_those_of_the_host(
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=layout_name)
 def test_blocks_are_moved_read_and_written_as_on_the_host(
-    accelerator: CudaAccelerator, layout: BlockLayout
+    accelerator: CudaAccelerator, layout: KvLayout
 ) -> None:
     host, pool = KvStorage(layout, 9), KvPool(layout, 9, accelerator.device)
     fill(host)

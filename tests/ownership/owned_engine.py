@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepListener, StepOutput
-from pagemesh.core.kv import BlockLayout, KvExport
+from pagemesh.core.kv import KvExport, KvLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.runner import LayerProgress
 from pagemesh.kv_memory.memory import open_memory
@@ -39,7 +39,7 @@ class _OwnedKv(FakeKv):
 
     def __init__(
         self,
-        layout: BlockLayout,
+        layout: KvLayout,
         num_blocks: int,
         ledger: Ledger,
         pace: Pace,

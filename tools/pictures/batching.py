@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import StepResult
@@ -40,7 +40,7 @@ ASKED: Final = (
 
 def steps() -> list[dict[str, tuple[int, bool]]]:
     """Of each step, by request: how many tokens were computed, and whether it was a decode."""
-    layout = BlockLayout(4, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32")
+    layout = KvLayout.uniform(4, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32")
     info = EngineInfo("example", layout, 64, 256, MAX_NUM_SEQS)
     scheduler = Scheduler(info, SchedulerConfig(MAX_NUM_SEQS, BUDGET), vocab_size=1000)
     found: list[dict[str, tuple[int, bool]]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pagemesh.config import RoutingConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import Naming, Role, RouteRequest, WorkerFacts
 from pagemesh.router.routing.cost import Link
@@ -16,7 +16,7 @@ from tools.pictures.svg import Drawing
 
 NUM_PROMPT_TOKENS: Final = 2000
 _BLOCK_SIZE: Final = 16
-_LAYOUT: Final = BlockLayout(
+_LAYOUT: Final = KvLayout.uniform(
     _BLOCK_SIZE, num_layers=32, num_kv_heads=8, head_dim=64, dtype="bfloat16"
 )
 _RATE: Final = PrefillRate(seconds_per_token=1e-4, num_tokens_per_step=2048)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pagemesh.cache.block_hash import BlockHasher, CacheDigest
-from pagemesh.core.kv import BlockLayout, KvAccess, KvExport, KvGrant, KvProgress
+from pagemesh.core.kv import KvAccess, KvExport, KvGrant, KvLayout, KvProgress
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -66,7 +66,7 @@ class EngineInfo:
 
     model_fingerprint: str
     """Hex digest over weights, dtype and architecture."""
-    layout: BlockLayout
+    layout: KvLayout
     num_blocks: int
     max_model_len: int
     max_num_seqs: int

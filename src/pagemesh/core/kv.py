@@ -15,22 +15,47 @@ NUM_BYTES_OF: Final[Mapping[str, int]] = {
 """Of a number in a KV block, by the names of its type in torch."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockLayout:
-    """Shape of one KV block; equal layouts can exchange blocks."""
+class KvGroup(NamedTuple):
+    """Layers whose KV of a token lies in the same blocks and is kept equally long: they share a block table."""
 
-    block_size: int
     num_layers: int
     num_kv_heads: int
     head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """Shape of one KV block; equal layouts can exchange blocks."""
+
+    block_size: int
     dtype: str
     """As torch names it, for example "float32"."""
+    groups: tuple[KvGroup, ...]
+    """Of all layers. Whatever needs to know that there is only one takes it from `group`."""
+
+    @classmethod
+    def uniform(
+        cls, block_size: int, num_layers: int, num_kv_heads: int, head_dim: int, dtype: str
+    ) -> KvLayout:
+        """Of a model all of whose layers are alike."""
+        return cls(block_size, dtype, (KvGroup(num_layers, num_kv_heads, head_dim),))
+
+    @property
+    def group(self) -> KvGroup:
+        """The only group; ValueError if there are more."""
+        (group,) = self.groups
+        return group
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that keep KV in the blocks."""
+        return self.group.num_layers
 
     @property
     def num_bytes_per_layer(self) -> int:
         """Bytes of one block in one layer, K and V together."""
-        numbers = 2 * self.block_size * self.num_kv_heads * self.head_dim
-        return numbers * NUM_BYTES_OF[self.dtype]
+        group = self.group
+        return 2 * self.block_size * group.num_kv_heads * group.head_dim * NUM_BYTES_OF[self.dtype]
 
     @property
     def num_bytes(self) -> int:
@@ -46,7 +71,7 @@ class KvAccess(Protocol):
     """Reads and writes blocks that the caller holds by an export, an import or a pin; any thread."""
 
     @property
-    def layout(self) -> BlockLayout:
+    def layout(self) -> KvLayout:
         """Shape of the blocks."""
         ...
 

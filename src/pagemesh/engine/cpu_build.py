@@ -6,7 +6,7 @@ from math import ceil
 from time import perf_counter
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import CpuRunner, num_swap_blocks_for
 from pagemesh.engine.identical_loading import load_identical
 from pagemesh.engine.parts import (
@@ -48,7 +48,7 @@ def load_on_host(
 
 def build_on_host(
     model: LoadedModel,
-    layout: BlockLayout,
+    layout: KvLayout,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     max_num_blocks: int | None,
@@ -89,7 +89,7 @@ def build_on_host(
 
 
 def check_cache_size(
-    layout: BlockLayout, num_blocks: int, max_model_len: int, kv_cache_memory: float
+    layout: KvLayout, num_blocks: int, max_model_len: int, kv_cache_memory: float
 ) -> None:
     """Raise ConfigError unless a request of `max_model_len` tokens fits into the blocks."""
     num_tokens = num_blocks * layout.block_size

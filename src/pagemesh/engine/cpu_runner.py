@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
 from pagemesh.engine.recorded_decodes import RecordedDecodes
 from pagemesh.engine.runner import LayerProgress, compute_step
@@ -117,7 +117,7 @@ class CpuRunner:
             self.kv.bytes[:, :, sorted(set(block_ids))] = 0
 
 
-def num_swap_blocks_for(layout: BlockLayout, swap_space_gib: float) -> int:
+def num_swap_blocks_for(layout: KvLayout, swap_space_gib: float) -> int:
     """Blocks that fit into the swap space; ConfigError when there is one, but not even for a block."""
     num_blocks = int(swap_space_gib * 2**30) // layout.num_bytes
     if swap_space_gib > 0 and num_blocks < 1:
@@ -207,17 +207,12 @@ class ComputedStep:
 class KvStorage(KvMemory):
     """The memory with its tensors."""
 
-    def __init__(self, layout: BlockLayout, num_blocks: int, descriptor: int | None = None) -> None:
+    def __init__(self, layout: KvLayout, num_blocks: int, descriptor: int | None = None) -> None:
         super().__init__(layout, num_blocks, descriptor)
         elements = torch.from_numpy(self.bytes).view(getattr(torch, layout.dtype))
-        self.layers = elements.view(
-            layout.num_layers,
-            2,
-            num_blocks,
-            layout.block_size,
-            layout.num_kv_heads,
-            layout.head_dim,
-        ).unbind(0)
+        num_layers, *heads = layout.group
+        shape = (num_layers, 2, num_blocks, layout.block_size, *heads)
+        self.layers = elements.view(shape).unbind(0)
         """Per layer: [2 (keys, values), block, slot, kv head, head_dim]."""
 
 

@@ -10,7 +10,7 @@ import structlog
 import torch
 
 from pagemesh.config import CpuIsaName, HardwareConfig, ModelConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
@@ -74,7 +74,7 @@ def check_on_host(model: LoadedModel) -> str | None:
 
 def check_on_device(
     model: LoadedModel,
-    layout: BlockLayout,
+    layout: KvLayout,
     built: EngineParts,
     accelerator: Accelerator,
     *,

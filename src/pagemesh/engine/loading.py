@@ -9,7 +9,7 @@ import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.constraints import make_compiler
 from pagemesh.engine.cpu_build import load_on_host
 from pagemesh.engine.cuda.device import CudaGpu, Gpu
@@ -95,7 +95,7 @@ def _overlaps(scheduler: SchedulerConfig, built: EngineParts) -> bool:
 
 
 def _make_info(
-    model: LoadedModel, layout: BlockLayout, num_blocks: int, scheduler: SchedulerConfig
+    model: LoadedModel, layout: KvLayout, num_blocks: int, scheduler: SchedulerConfig
 ) -> EngineInfo:
     info = EngineInfo(
         model_fingerprint=model.fingerprint,

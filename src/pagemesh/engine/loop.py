@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from pagemesh.core.engine import StepListener, StepOutput
-from pagemesh.core.kv import BlockLayout, KvProgress
+from pagemesh.core.kv import KvLayout, KvProgress
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import FinishReason
 from pagemesh.engine.runner import LayerProgress, PendingStep, Runner, watched_layers
@@ -208,7 +208,7 @@ class CommandQueue:
 class StepNotifier:
     """Calls the listener: between steps by the loop, and within steps by whoever sees layers get ready."""
 
-    def __init__(self, layout: BlockLayout, load: EngineLoad) -> None:
+    def __init__(self, layout: KvLayout, load: EngineLoad) -> None:
         self.load = load
         """The load after the last step; replaced as a whole, so any thread may read it."""
         self._layout = layout

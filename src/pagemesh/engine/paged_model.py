@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.runner import LayerProgress
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.kernels.paged_attention import (
@@ -34,7 +34,7 @@ class PagedModel:
     def __init__(
         self,
         model: LoadedModel,
-        layout: BlockLayout,
+        layout: KvLayout,
         layers: Sequence[torch.Tensor],
         make_attention: AttentionMaker,
         on_layer: Callable[[], None] | None = None,

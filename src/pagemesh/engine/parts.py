@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Literal, NamedTuple
 
 from pagemesh.config import CacheConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout, KvAccess
+from pagemesh.core.kv import KvAccess, KvLayout
 from pagemesh.engine.runner import Runner
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel
@@ -59,7 +59,7 @@ class Loaded(NamedTuple):
     """A model, and what it is computed with."""
 
     model: LoadedModel
-    layout: BlockLayout
+    layout: KvLayout
 
     scheduler: SchedulerConfig
     """With limits that fit the model."""
@@ -73,7 +73,7 @@ class Loaded(NamedTuple):
     """What it took, by phase."""
 
 
-def layout_of(model: LoadedModel, cache: CacheConfig) -> BlockLayout:
+def layout_of(model: LoadedModel, cache: CacheConfig) -> KvLayout:
     """Shape of the KV blocks; ConfigError when no request fills one."""
     layout = model.block_layout(cache.block_size)
     if layout.block_size > model.max_model_len:
@@ -92,9 +92,7 @@ def fitting(scheduler: SchedulerConfig, model: LoadedModel) -> SchedulerConfig:
     return replace(scheduler, max_num_batched_tokens=num_tokens)
 
 
-def max_num_blocks(
-    model: LoadedModel, layout: BlockLayout, scheduler: SchedulerConfig
-) -> int | None:
+def max_num_blocks(model: LoadedModel, layout: KvLayout, scheduler: SchedulerConfig) -> int | None:
     """What a step can use at most, where nothing is kept for the next one."""
     if model.shape.causal:
         return None

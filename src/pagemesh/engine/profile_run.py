@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from pagemesh.config import CacheConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.runner import Runner
 from pagemesh.errors import ConfigError
@@ -88,7 +88,7 @@ def measure_step(runner: CpuRunner, scheduler: SchedulerConfig, max_model_len: i
 
 
 def largest_batch(
-    layout: BlockLayout,
+    layout: KvLayout,
     num_blocks: int,
     scheduler: SchedulerConfig,
     max_model_len: int,
@@ -121,7 +121,7 @@ def largest_batch(
 
 
 def warm_up_batches(
-    layout: BlockLayout, scheduler: SchedulerConfig, max_model_len: int, *, generates: bool
+    layout: KvLayout, scheduler: SchedulerConfig, max_model_len: int, *, generates: bool
 ) -> list[Batch]:
     """One prompt of 1, 2, 3, 4, 8, … tokens up to the longest of a step, then a decode of the longest
     request.
@@ -154,7 +154,7 @@ def move_blocks(runner: Runner, stager: Stager, num_blocks: int, num_swap_blocks
 
 
 def _sequence(
-    layout: BlockLayout, start: int, num_tokens: int, num_top: int | None
+    layout: KvLayout, start: int, num_tokens: int, num_top: int | None
 ) -> ScheduledSequence:
     """Zeros, all of which are scored and of which the last is sampled from; or all pooled."""
     sampling = targets = None

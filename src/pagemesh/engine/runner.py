@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 
 
@@ -79,7 +79,7 @@ class LayerProgress:
     the batch has failed meanwhile."""
 
 
-def watched_layers(layout: BlockLayout, num_tokens: int) -> frozenset[int]:
+def watched_layers(layout: KvLayout, num_tokens: int) -> frozenset[int]:
     """The layers to tell of in a step that computes so many tokens of exports; none for a short one."""
     bytes_per_layer = num_tokens * layout.num_bytes_per_layer // layout.block_size
     num_grouped = max(

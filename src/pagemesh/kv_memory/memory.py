@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError, KvIntegrityError
 
 NONCE_BYTES: Final = 16
@@ -46,12 +46,12 @@ class MemoryName(NamedTuple):
     """Lies behind the KV."""
 
 
-def memory_size(layout: BlockLayout, num_blocks: int) -> int:
+def memory_size(layout: KvLayout, num_blocks: int) -> int:
     """Bytes of memory with so many blocks and the nonce."""
     return num_blocks * layout.num_bytes + NONCE_BYTES
 
 
-def as_blocks(mapping: mmap.mmap, layout: BlockLayout, num_blocks: int) -> npt.NDArray[np.uint8]:
+def as_blocks(mapping: mmap.mmap, layout: KvLayout, num_blocks: int) -> npt.NDArray[np.uint8]:
     """The KV in a mapping, [layer, 2 (keys, values), block, bytes]."""
     shape = (layout.num_layers, 2, num_blocks, layout.num_bytes_per_layer // 2)
     return np.frombuffer(mapping, np.uint8, num_blocks * layout.num_bytes).reshape(shape)
@@ -66,7 +66,7 @@ class KvMemory:
     so much memory.
     """
 
-    def __init__(self, layout: BlockLayout, num_blocks: int, descriptor: int | None = None) -> None:
+    def __init__(self, layout: KvLayout, num_blocks: int, descriptor: int | None = None) -> None:
         self.layout = layout
         self.num_blocks = num_blocks
         self._descriptor: int | None = None
@@ -208,7 +208,7 @@ def joint_runs(ones: Sequence[int], others: Sequence[int]) -> Iterator[tuple[int
             begin = end
 
 
-def check_layers(layout: BlockLayout, first_layer: int, num_layers: int) -> None:
+def check_layers(layout: KvLayout, first_layer: int, num_layers: int) -> None:
     """Raise KvIntegrityError unless there are such layers."""
     if not 0 <= first_layer <= first_layer + num_layers <= layout.num_layers:
         raise KvIntegrityError(
@@ -224,7 +224,7 @@ def check_blocks(num_blocks: int, block_ids: Sequence[int]) -> None:
             raise KvIntegrityError(f"block {block_id} was named, but there are {num_blocks}")
 
 
-def check_payload(layout: BlockLayout, num_blocks: int, num_layers: int, num_bytes: int) -> None:
+def check_payload(layout: KvLayout, num_blocks: int, num_layers: int, num_bytes: int) -> None:
     """Raise KvIntegrityError unless a payload has the size of so many blocks in so many layers."""
     expected = layout.num_bytes_of(num_blocks, num_layers)
     if num_bytes != expected:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import UnavailableError
 from pagemesh.kv_memory.memory import NONCE_BYTES, MemoryName, as_blocks, memory_size
 
@@ -28,7 +28,7 @@ UNREACHABLE: Final = "KV_MEMORY_UNREACHABLE"
 class PeerMemory:
     """Mapped by the constructor, until `close`. Any thread may read."""
 
-    def __init__(self, name: MemoryName, layout: BlockLayout) -> None:
+    def __init__(self, name: MemoryName, layout: KvLayout) -> None:
         """Raises UnavailableError when there is no such memory, or it is not as it was named."""
         self.name = name
         path = f"/proc/{name.process_id}/fd/{name.descriptor}"

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError, UnavailableError
 from pagemesh.kv_memory.memory import check_blocks, check_layers, check_payload
 
@@ -37,7 +37,7 @@ class StagingArea(NamedTuple):
     slot_bytes: int
 
 
-def staging_area(layout: BlockLayout) -> StagingArea:
+def staging_area(layout: KvLayout) -> StagingArea:
     """Buffers that hold at least the keys of a block in one layer."""
     return StagingArea(NUM_SLOTS, max(SLOT_BYTES, layout.num_bytes_per_layer // 2))
 
@@ -109,7 +109,7 @@ class StagedKv:
 
     def __init__(
         self,
-        layout: BlockLayout,
+        layout: KvLayout,
         num_blocks: int,
         slots: npt.NDArray[np.uint8],
         stager: Stager,

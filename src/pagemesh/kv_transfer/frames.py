@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import xxhash
 from google.protobuf.message import DecodeError
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import KvIntegrityError
 from pagemesh.v1 import kv_transfer_pb2
 
@@ -200,7 +200,7 @@ class PartCutter:
     off leaves whole blocks behind; layers that are ready together travel together.
     """
 
-    def __init__(self, layout: BlockLayout, start: int, end: int, max_part_bytes: int) -> None:
+    def __init__(self, layout: KvLayout, start: int, end: int, max_part_bytes: int) -> None:
         """`start` is a multiple of the block size; `end` need not be. Nothing is ready yet."""
         self._pairs_per_part = max(1, max_part_bytes // layout.num_bytes_per_layer)
         self._layout = layout
@@ -254,9 +254,7 @@ class PartCutter:
         )
 
 
-def cut_into_parts(
-    layout: BlockLayout, start: int, end: int, max_part_bytes: int
-) -> Iterator[KvPart]:
+def cut_into_parts(layout: KvLayout, start: int, end: int, max_part_bytes: int) -> Iterator[KvPart]:
     """Cut tokens [start, end), all of which are ready; see `PartCutter`."""
     cutter = PartCutter(layout, start, end, max_part_bytes)
     cutter.add_ready(end, layout.num_layers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.kv_memory.memory import MemoryName
 from pagemesh.kv_memory.peer import PeerMemory, unreachable
 
@@ -38,7 +38,7 @@ class PeerMemories:
     that is left: where that cannot be noticed, it is let go of with the last stream.
     """
 
-    def __init__(self, layout: BlockLayout) -> None:
+    def __init__(self, layout: KvLayout) -> None:
         self._layout = layout
         self._mapped: dict[Incarnation, _Mapped] = {}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from pagemesh.core.kv import BlockLayout, KvGrant
+from pagemesh.core.kv import KvGrant, KvLayout
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kv_transfer.frames import Frame, decode_frame, num_blocks_of
 from pagemesh.kv_transfer.transports import ReceivingTransport
@@ -227,7 +227,7 @@ class BlockRun(NamedTuple):
 class ReceivedKv:
     """Which blocks of a grant hold verified KV, layer by layer. Not thread-safe."""
 
-    def __init__(self, grant: KvGrant, layout: BlockLayout, num_tokens: int) -> None:
+    def __init__(self, grant: KvGrant, layout: KvLayout, num_tokens: int) -> None:
         """`num_tokens` is how many there are in all."""
         self.grant = grant
         self.layout = layout

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from pagemesh.core.kv import BlockLayout, KvAccess
+from pagemesh.core.kv import KvAccess, KvLayout
 from pagemesh.kv_memory.memory import KvMemory, MemoryName
 from pagemesh.kv_memory.peer import PeerMemory, unreachable
 from pagemesh.kv_memory.staged import StagedKv
@@ -43,7 +43,7 @@ class KvTransports:
     A worker whose memory turned out to be out of reach is not asked for it again in that incarnation.
     """
 
-    def __init__(self, kv: KvAccess, layout: BlockLayout, *, share: bool) -> None:
+    def __init__(self, kv: KvAccess, layout: KvLayout, *, share: bool) -> None:
         """Without `share` all KV travels in messages."""
         self._payload = PayloadSending(kv)
         self._kv = kv

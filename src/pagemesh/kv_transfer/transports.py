@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from pagemesh.core.kv import BlockLayout, KvAccess
+from pagemesh.core.kv import KvAccess, KvLayout
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kv_memory.memory import KvMemory, MemoryName
 from pagemesh.kv_memory.peer import PeerMemory
@@ -173,7 +173,7 @@ class NamedBlocksReceiving:
     Thus it does not matter when the sender frees its blocks: what it overwrites meanwhile is found out.
     """
 
-    def __init__(self, layout: BlockLayout, num_there: int, copy: CopyBlocks) -> None:
+    def __init__(self, layout: KvLayout, num_there: int, copy: CopyBlocks) -> None:
         """The sender has `num_there` blocks, of which `copy` copies some."""
         self._layout = layout
         self._num_there = num_there

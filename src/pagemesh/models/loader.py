@@ -10,7 +10,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.core.engine import Pooling
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture
@@ -72,9 +72,9 @@ class LoadedModel:
         """Number of token ids."""
         return self.shape.vocab_size
 
-    def block_layout(self, block_size: int) -> BlockLayout:
+    def block_layout(self, block_size: int) -> KvLayout:
         """Shape of this model's KV blocks; those of an encoder hold one layer at a time."""
-        return BlockLayout(
+        return KvLayout.uniform(
             block_size=block_size,
             num_layers=self.shape.num_layers if self.shape.causal else 1,
             num_kv_heads=self.shape.num_kv_heads,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import EngineLoad, PrefillRate
 from pagemesh.router.routing.candidate import Naming, Role, WorkerFacts
 from pagemesh.router.routing.cost import Link
@@ -92,9 +92,9 @@ class Roster:
         )
 
 
-def make_layout(model: MeshModel) -> BlockLayout:
+def make_layout(model: MeshModel) -> KvLayout:
     """A layout whose blocks have as many bytes and layers as the model's."""
-    return BlockLayout(
+    return KvLayout.uniform(
         block_size=model.block_size,
         num_layers=model.num_layers,
         num_kv_heads=1,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Final
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.sizing.plan import GIB, RUNTIME_BYTES, size_text
 
@@ -67,7 +67,7 @@ def runtime_bytes(total: int, before: GpuReading, after: GpuReading) -> int:
 
 def fit_blocks(
     use: GpuUse,
-    layout: BlockLayout,
+    layout: KvLayout,
     max_model_len: int,
     utilization: float,
     kv_cache_memory: float | None,
@@ -112,7 +112,7 @@ def _left(use: GpuUse, utilization: float) -> int:
 
 def _too_small(
     use: GpuUse,
-    layout: BlockLayout,
+    layout: KvLayout,
     max_model_len: int,
     utilization: float,
     room: int,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Final, Literal
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.spec import DecoderSpec, MlpSpec, MoeSpec
 
@@ -90,7 +90,7 @@ class MemoryPlan:
     runtime_bytes: int
     table_bytes: int
     activation_bytes: int
-    layout: BlockLayout
+    layout: KvLayout
     """Of the device's share of a KV block."""
 
     max_model_len: int
@@ -200,12 +200,12 @@ def table_bytes(spec: DecoderSpec, dtype: str, max_model_len: int, on: Hardware)
 
 def kv_layout(
     spec: DecoderSpec, dtype: str, block_size: int, tensor_parallel_size: int = 1
-) -> BlockLayout:
+) -> KvLayout:
     """Shape of one device's share of a KV block; with fewer heads than devices they are repeated.
 
     An encoder's holds one layer at a time.
     """
-    return BlockLayout(
+    return KvLayout.uniform(
         block_size=block_size,
         num_layers=spec.num_layers if spec.causal else 1,
         num_kv_heads=_num_kv_heads(spec, tensor_parallel_size),
@@ -249,7 +249,7 @@ def step_bytes(widths: StepWidths, dtype: str, limits: StepLimits) -> int:
     return max(stream + widest, behind)
 
 
-def num_kv_blocks(layout: BlockLayout, kv_cache_memory_gib: float) -> int:
+def num_kv_blocks(layout: KvLayout, kv_cache_memory_gib: float) -> int:
     """Blocks that fit into --kv-cache-memory; ConfigError when not even one does."""
     num_blocks = int(kv_cache_memory_gib * GIB) // layout.num_bytes
     if num_blocks < 1:
@@ -346,7 +346,7 @@ def make_outline_plan(
         runtime_bytes=RUNTIME_BYTES[on.kind],
         table_bytes=0,
         activation_bytes=step_bytes(widths, dtype, limits),
-        layout=BlockLayout(
+        layout=KvLayout.uniform(
             block_size=block_size,
             num_layers=outline.num_layers,
             num_kv_heads=outline.num_kv_heads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 
 
 class CacheSize(NamedTuple):
@@ -17,7 +17,7 @@ class CacheSize(NamedTuple):
     """Requests of the longest context that fit at once."""
 
     @classmethod
-    def of(cls, layout: BlockLayout, num_blocks: int, max_model_len: int) -> CacheSize:
+    def of(cls, layout: KvLayout, num_blocks: int, max_model_len: int) -> CacheSize:
         """The size of a worker's cache."""
         # What a worker says of itself may be anything.
         concurrency = num_blocks * layout.block_size / max(1, max_model_len)

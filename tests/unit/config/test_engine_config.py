@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import num_swap_blocks_for
 from pagemesh.errors import ConfigError
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import Stepper, make_info, make_request
 
-LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=4, head_dim=64, dtype="bfloat16")
+LAYOUT = KvLayout.uniform(
+    block_size=16, num_layers=4, num_kv_heads=4, head_dim=64, dtype="bfloat16"
+)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import BlockMover
 from pagemesh.errors import ConfigError
 from pagemesh.kv_memory.memory import KvMemory
 from pagemesh.scheduler.batch import BlockMoves
 
-LAYOUT = BlockLayout(block_size=3, num_layers=2, num_kv_heads=1, head_dim=5, dtype="bfloat16")
+LAYOUT = KvLayout.uniform(block_size=3, num_layers=2, num_kv_heads=1, head_dim=5, dtype="bfloat16")
 
 
 def make_kv(num_blocks: int = 5) -> KvMemory:

@@ -62,7 +62,7 @@ def test_told_layers_are_written_and_later_ones_are_not_yet(model: LoadedModel) 
     # Each token of the prompt has keys and values of its own in the first layer.
     layout = runner.kv.layout
     keys = np.frombuffer(read[1], np.float32).reshape(2, 48, -1)[0]
-    assert keys.shape[1] == layout.num_kv_heads * layout.head_dim
+    assert keys.shape[1] == layout.group.num_kv_heads * layout.group.head_dim
     assert len({row.tobytes() for row in keys[:42]}) == 42
     assert not keys[42:].any()
 

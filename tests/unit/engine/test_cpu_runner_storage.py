@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import KvStorage
 from pagemesh.errors import ConfigError, KvIntegrityError
 from pagemesh.kv_memory.memory import KvMemory, open_memory
@@ -16,7 +16,7 @@ from tests.support.kv_bytes import read_kv
 
 def make_storage(dtype: str = "float32", num_blocks: int = 9) -> KvStorage:
     """Every element is different."""
-    layout = BlockLayout(block_size=4, num_layers=3, num_kv_heads=2, head_dim=5, dtype=dtype)
+    layout = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=2, head_dim=5, dtype=dtype)
     storage = KvStorage(layout, num_blocks)
     for index, layer in enumerate(storage.layers):
         values = torch.arange(layer.numel(), dtype=torch.float32).view(layer.shape)
@@ -25,7 +25,7 @@ def make_storage(dtype: str = "float32", num_blocks: int = 9) -> KvStorage:
 
 
 def test_layers_start_as_zeros_in_the_layouts_shape_and_type() -> None:
-    storage = KvStorage(BlockLayout(4, 3, 2, 5, "bfloat16"), 9)
+    storage = KvStorage(KvLayout.uniform(4, 3, 2, 5, "bfloat16"), 9)
     assert [tuple(layer.shape) for layer in storage.layers] == [(2, 9, 4, 2, 5)] * 3
     assert all(layer.dtype == torch.bfloat16 for layer in storage.layers)
     assert not any(layer.any() for layer in storage.layers)
@@ -113,7 +113,7 @@ def test_threads_may_move_different_blocks_at_once() -> None:
 def test_memory_is_committed_when_blocks_are_written() -> None:
     process = psutil.Process()
     before = process.memory_info().rss
-    storage = KvStorage(BlockLayout(16, 4, 8, 128, "float32"), 1024)
+    storage = KvStorage(KvLayout.uniform(16, 4, 8, 128, "float32"), 1024)
     assert storage.layout.num_bytes * 1024 == 512 << 20
     assert process.memory_info().rss - before < 64 << 20
     storage.layers[0].fill_(1.0)
@@ -122,13 +122,13 @@ def test_memory_is_committed_when_blocks_are_written() -> None:
 
 def test_more_memory_than_there_is_is_refused() -> None:
     with pytest.raises(ConfigError, match="--kv-cache-memory"):
-        KvStorage(BlockLayout(16, 4, 8, 128, "float32"), 1 << 40)
+        KvStorage(KvLayout.uniform(16, 4, 8, 128, "float32"), 1 << 40)
 
 
 def test_two_storages_over_one_descriptor_are_the_same_memory() -> None:
     descriptor = open_memory()
     try:
-        layout = BlockLayout(4, 3, 2, 5, "float32")
+        layout = KvLayout.uniform(4, 3, 2, 5, "float32")
         one, other = KvStorage(layout, 9, descriptor), KvMemory(layout, 9, descriptor)
     finally:
         os.close(descriptor)

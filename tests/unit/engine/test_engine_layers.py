@@ -11,7 +11,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepOutput
-from pagemesh.core.kv import BlockLayout, KvExport, KvProgress
+from pagemesh.core.kv import KvExport, KvLayout, KvProgress
 from pagemesh.core.request import FinishReason
 from pagemesh.engine import runner
 from pagemesh.engine.engine import EngineCore
@@ -25,7 +25,7 @@ from tests.support.kv_bytes import read_kv
 from tests.unit.scheduler.builders import make_info, make_request
 
 PROMPT = range(100, 110)
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=1, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=1, head_dim=1, dtype="float32")
 
 
 class LayerRunner(FakeRunner):

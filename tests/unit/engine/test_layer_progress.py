@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pagemesh.core.engine import StepOutput
-from pagemesh.core.kv import BlockLayout, KvProgress
+from pagemesh.core.kv import KvLayout, KvProgress
 from pagemesh.core.load import EngineLoad
 from pagemesh.engine import runner
 from pagemesh.engine.loop import StepNotifier
@@ -15,11 +15,15 @@ from pagemesh.engine.runner import watched_layers
 from pagemesh.scheduler.batch import Batch, ExportedChunk
 
 # 2 KiB of KV for a token in each layer.
-MEDIUM = BlockLayout(block_size=16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="float32")
+MEDIUM = KvLayout.uniform(
+    block_size=16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="float32"
+)
 # 4 KiB.
-WIDE = BlockLayout(block_size=16, num_layers=80, num_kv_heads=8, head_dim=128, dtype="bfloat16")
-FLAT = BlockLayout(block_size=16, num_layers=1, num_kv_heads=64, head_dim=256, dtype="float32")
-TWO = BlockLayout(block_size=4, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+WIDE = KvLayout.uniform(
+    block_size=16, num_layers=80, num_kv_heads=8, head_dim=128, dtype="bfloat16"
+)
+FLAT = KvLayout.uniform(block_size=16, num_layers=1, num_kv_heads=64, head_dim=256, dtype="float32")
+TWO = KvLayout.uniform(block_size=4, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
 
 OLD, NEW = EngineLoad(num_running=1), EngineLoad(num_running=2)
 
@@ -37,7 +41,7 @@ OLD, NEW = EngineLoad(num_running=1), EngineLoad(num_running=2)
     ],
 )
 def test_layers_are_grouped_into_what_is_worth_sending(
-    layout: BlockLayout, num_tokens: int, expected: list[int]
+    layout: KvLayout, num_tokens: int, expected: list[int]
 ) -> None:
     assert sorted(watched_layers(layout, num_tokens)) == expected
 

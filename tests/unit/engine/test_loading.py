@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
 from tests.fakes.inbox import Inbox
@@ -18,7 +18,7 @@ from tests.unit.scheduler.builders import make_request
 def test_the_engine_has_the_blocks_that_fit_into_its_memory(demo_model: Path) -> None:
     cache = CacheConfig(block_size=32, kv_cache_memory=0.125)
     engine = load_engine(ModelConfig(str(demo_model)), cache, SchedulerConfig(max_num_seqs=3))
-    layout = BlockLayout(32, num_layers=6, num_kv_heads=4, head_dim=32, dtype="float32")
+    layout = KvLayout.uniform(32, num_layers=6, num_kv_heads=4, head_dim=32, dtype="float32")
     assert engine.info.layout == layout
     assert layout.num_bytes == 196_608
     assert engine.info.num_blocks == 2**27 // 196_608 == 682

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.kernels.block_copy import check_pairs, checksum_of, make_block_copier
 from pagemesh.kernels.block_copy.reference import ReferenceBlockCopier
 from pagemesh.kv_memory.memory import KvMemory
@@ -135,7 +135,9 @@ def test_no_blocks_are_no_work(device: torch.device) -> None:
 
 
 def test_gathered_bytes_are_what_kv_memory_reads(device: torch.device) -> None:
-    layout = BlockLayout(block_size=2, num_layers=3, num_kv_heads=1, head_dim=4, dtype="float32")
+    layout = KvLayout.uniform(
+        block_size=2, num_layers=3, num_kv_heads=1, head_dim=4, dtype="float32"
+    )
     memory = KvMemory(layout, num_blocks=5)
     memory.bytes[:] = torch.arange(3 * 2 * 5 * 32).view(3, 2, 5, 32).numpy() % 251
     pool = torch.from_numpy(memory.bytes).view(torch.int64).view(6, 5, 4)

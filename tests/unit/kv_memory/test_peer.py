@@ -16,7 +16,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import KvIntegrityError, UnavailableError
 from pagemesh.kv_memory.memory import KvMemory, MemoryName, joint_runs, open_memory
 from pagemesh.kv_memory.peer import PeerMemory
@@ -25,7 +25,7 @@ from tests.support.mappings import num_descriptors, num_read_only_mappings
 
 pytestmark = pytest.mark.usefixtures("settled_heap")
 
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 
 
 def make_memory(num_blocks: int = 10) -> KvMemory:
@@ -84,7 +84,7 @@ def test_nothing_is_mapped_any_more_when_it_is_closed(name: MemoryName) -> None:
     assert num_read_only_mappings() == before
 
 
-def refusal(name: MemoryName, layout: BlockLayout = LAYOUT) -> str:
+def refusal(name: MemoryName, layout: KvLayout = LAYOUT) -> str:
     before = num_read_only_mappings()
     named = Path(f"/proc/{name.process_id}/fd/{name.descriptor}")
     kinds = (str(named.readlink()),) if named.is_symlink() else ()
@@ -105,7 +105,9 @@ def test_other_memory_is_refused(name: MemoryName) -> None:
     assert "cannot be read" in refusal(name._replace(process_id=2**22 + 1))
     assert "cannot be read" in refusal(name._replace(process_id=2**32 - 1))
     assert "cannot be read" in refusal(name._replace(num_blocks=2**62))
-    other = BlockLayout(block_size=8, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+    other = KvLayout.uniform(
+        block_size=8, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32"
+    )
     assert "no file of" in refusal(name, other)
 
 

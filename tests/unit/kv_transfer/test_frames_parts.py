@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.kv_transfer.frames import (
     MAX_PAYLOAD_BYTES,
     KvPart,
@@ -15,11 +15,15 @@ from pagemesh.kv_transfer.frames import (
     num_blocks_of,
 )
 
-SMALL = BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+SMALL = KvLayout.uniform(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
 # 4 MiB a block, 128 KiB of it in each layer.
-LARGE = BlockLayout(block_size=16, num_layers=32, num_kv_heads=16, head_dim=128, dtype="bfloat16")
+LARGE = KvLayout.uniform(
+    block_size=16, num_layers=32, num_kv_heads=16, head_dim=128, dtype="bfloat16"
+)
 # 384 KiB a block.
-MEDIUM = BlockLayout(block_size=16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="float32")
+MEDIUM = KvLayout.uniform(
+    block_size=16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="float32"
+)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_nothing_is_cut_from_an_empty_range() -> None:
 
 
 @pytest.mark.parametrize("layout", [SMALL, MEDIUM, LARGE], ids=["small", "medium", "large"])
-def test_parts_cover_each_block_and_layer_once(layout: BlockLayout) -> None:
+def test_parts_cover_each_block_and_layer_once(layout: KvLayout) -> None:
     covered = [
         (block, layer)
         for part in cut_into_parts(layout, 32, 16 * 11 + 3, MAX_PAYLOAD_BYTES)
@@ -140,7 +144,7 @@ def test_what_is_told_late_or_twice_changes_nothing() -> None:
 @pytest.mark.parametrize("layers_each", [1, 3])
 @pytest.mark.parametrize("num_taken", [0, 1, 1000], ids=["slow", "some", "fast"])
 def test_any_order_of_news_gives_each_block_and_layer_once_and_never_too_early(
-    layout: BlockLayout, chunk: int, layers_each: int, num_taken: int
+    layout: KvLayout, chunk: int, layers_each: int, num_taken: int
 ) -> None:
     """`num_taken` parts at most are taken between two news."""
     end = 16 * 11 + 3
@@ -189,7 +193,7 @@ def test_whatever_is_ready_when_each_block_and_layer_is_cut_once_and_the_end_is_
     rng = random.Random(0)
     for _ in range(3000):
         num_layers, end = rng.randrange(1, 7), rng.randrange(1, 60)
-        layout = BlockLayout(4, num_layers, num_kv_heads=1, head_dim=1, dtype="float32")
+        layout = KvLayout.uniform(4, num_layers, num_kv_heads=1, head_dim=1, dtype="float32")
         num_bytes = layout.num_bytes_per_layer * rng.randrange(1, 12)
         cutter = PartCutter(layout, 0, end, num_bytes)
         left = {(block, layer) for block in range(-(-end // 4)) for layer in range(num_layers)}

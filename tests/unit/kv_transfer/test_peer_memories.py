@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import UnavailableError
 from pagemesh.kv_memory.memory import KvMemory, MemoryName, open_memory
 from pagemesh.kv_transfer import peer_memories
@@ -20,14 +20,14 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("settled_heap")
 
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 OWNER = ("prefill-0", 7)
 PROGRAM = """
 import os, sys
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 
-memory = KvMemory(BlockLayout(4, 3, 1, 2, "float32"), 10, open_memory())
+memory = KvMemory(KvLayout.uniform(4, 3, 1, 2, "float32"), 10, open_memory())
 name = memory.share()
 print(name.process_id, name.descriptor, name.num_blocks, name.nonce.hex(), flush=True)
 sys.stdin.read()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.core.kv import BlockLayout, KvGrant
+from pagemesh.core.kv import KvGrant, KvLayout
 from pagemesh.kv_transfer.receiver import BlockRun, ReceivedKv
 
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NUM_TOKENS = 18
 
 

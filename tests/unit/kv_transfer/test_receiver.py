@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagemesh.core.kv import BlockLayout, KvGrant
+from pagemesh.core.kv import KvGrant, KvLayout
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kv_transfer.frames import KvPart
 from pagemesh.kv_transfer.receiver import Accepted, KvReceiver, ReceivedKv
@@ -20,7 +20,7 @@ from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage, accept
 
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NUM_TOKENS = 18
 NAMES = tuple(bytes([65 + block]) * 16 for block in range(4))
 SENDER = types_pb2.WorkerInfo(

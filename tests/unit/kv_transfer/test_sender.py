@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.kv_transfer.frames import KvPart
 from pagemesh.kv_transfer.sender import KvEncoder
 from pagemesh.kv_transfer.transports import PayloadSending
@@ -10,7 +10,7 @@ from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage
 
-SMALL = BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+SMALL = KvLayout.uniform(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
 
 
 def make_encoder() -> tuple[KvEncoder, FakeKv]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from pagemesh.core.kv import BlockLayout, KvAccess
+from pagemesh.core.kv import KvAccess, KvLayout
 from pagemesh.errors import UnavailableError
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 from pagemesh.kv_memory.staged import DeviceMemoryName, Piece, StagedKv
@@ -25,7 +25,7 @@ from pagemesh.kv_transfer.transports import (
 from pagemesh.rpc.channels import host_identity
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NAME = DeviceMemoryName(123, bytes(64), 512, 10)
 WHY = "a sender's memory is out of reach: no peer access"
 PEER = types_pb2.PeerWorker(worker_id="prefill-0", epoch=7)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from pagemesh.core.kv import BlockLayout, KvGrant
+from pagemesh.core.kv import KvGrant, KvLayout
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kv_memory.memory import open_memory
 from pagemesh.kv_memory.peer import PeerMemory
@@ -26,7 +26,7 @@ from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage, accept
 
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NAMES = tuple(bytes([65 + block]) * 16 for block in range(4))
 SENDER = types_pb2.WorkerInfo(
     worker_id="prefill-0", epoch=1, model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT)

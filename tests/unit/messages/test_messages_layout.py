@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvGroup, KvLayout
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.messages import layout_from_proto, layout_to_proto, require_same_kv
 from pagemesh.v1 import types_pb2
 
-LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=2, head_dim=64, dtype="bfloat16")
+LAYOUT = KvLayout.uniform(
+    block_size=16, num_layers=4, num_kv_heads=2, head_dim=64, dtype="bfloat16"
+)
 WORKER = types_pb2.WorkerInfo(
     worker_id="p",
     model_fingerprint="model",
@@ -23,6 +25,12 @@ def test_a_layout_keeps_all_its_fields() -> None:
         block_size=16, layer_count=4, kv_head_count=2, head_dim=64, dtype="bfloat16"
     )
     assert layout_from_proto(layout_to_proto(LAYOUT)) == LAYOUT
+
+
+def test_a_layout_of_two_groups_is_not_told_as_if_it_had_one() -> None:
+    groups = KvGroup(3, 2, 64), KvGroup(1, 2, 128)
+    with pytest.raises(ValueError, match="expected 1"):
+        layout_to_proto(KvLayout(16, "bfloat16", groups))
 
 
 def test_equal_model_layout_and_arithmetic_are_accepted() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.unit.models.model_folder import make_tensors, write_model
@@ -25,7 +25,7 @@ def test_facts_of_a_loaded_model(tmp_path: Path) -> None:
     assert model.max_model_len == 32
     assert model.vocab_size == 11
     assert model.eos_token_ids == (3,)
-    assert model.block_layout(16) == BlockLayout(16, 1, 1, 4, "float32")
+    assert model.block_layout(16) == KvLayout.uniform(16, 1, 1, 4, "float32")
     assert len(model.fingerprint) == 32
     assert model.arithmetic == "cpu-fma-float32"
 

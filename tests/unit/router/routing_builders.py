@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import (
     Candidate,
@@ -19,7 +19,7 @@ from pagemesh.router.routing.candidate import (
 RATE = PrefillRate(seconds_per_token=1e-3, num_tokens_per_step=512)
 """A thousand tokens in a second."""
 
-LAYOUT = BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
 NAMING = Naming("f", 16, "float32")
 """Of the workers that `make_facts` makes."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pagemesh.config import RoutingConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.outlook import Outlook
@@ -17,7 +17,7 @@ from pagemesh.router.routing.ttft_scorer import _scores_of
 from tests.unit.router.routing_builders import RATE, make_candidate, make_route_request
 
 # 1,000 bytes for a token: a second's tokens are a megabyte.
-WIDE = BlockLayout(block_size=10, num_layers=5, num_kv_heads=5, head_dim=5, dtype="float32")
+WIDE = KvLayout.uniform(block_size=10, num_layers=5, num_kv_heads=5, head_dim=5, dtype="float32")
 FAST, SLOW = Link(1e9, 0.001), Link(1e5, 0.001)
 HELD = 75
 """Of a prompt's 100 blocks."""

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.membership.directory import Directory
 from pagemesh.router.parity import Degraded, Difference, Parity
 from pagemesh.router.routing.candidate import Role
@@ -39,7 +39,7 @@ def member(
 ) -> types_pb2.WorkerInfo:
     """A worker with this model folder, as it registers."""
     info = make_worker(worker_id, epoch=epoch)
-    layout = BlockLayout(16, num_layers=2, num_kv_heads=4, head_dim=8, dtype="float32")
+    layout = KvLayout.uniform(16, num_layers=2, num_kv_heads=4, head_dim=8, dtype="float32")
     engine = EngineInfo(info.model_fingerprint, layout, 1000, 2048, 8, arithmetic=arithmetic)
     canary = engine.hasher().canary()
     path = None if folder is None else str(folder)

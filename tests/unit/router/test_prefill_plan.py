@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, LinkUse
 from pagemesh.router.routing.cost import Link
@@ -24,7 +24,7 @@ from tests.unit.router.routing_builders import (
 )
 
 # 1,000 bytes for a token.
-WIDE = BlockLayout(block_size=10, num_layers=5, num_kv_heads=5, head_dim=5, dtype="float32")
+WIDE = KvLayout.uniform(block_size=10, num_layers=5, num_kv_heads=5, head_dim=5, dtype="float32")
 FAST, SLOW = Link(1e9, 0.001), Link(2e5, 0.001)
 
 

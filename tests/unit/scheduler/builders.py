@@ -9,7 +9,7 @@ from itertools import cycle
 from pagemesh.cache.block_hash import CacheDigest, Hasher, xor_hashes
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.kv import BlockLayout, KvExport, KvGrant, KvProgress
+from pagemesh.core.kv import KvExport, KvGrant, KvLayout, KvProgress
 from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
@@ -23,7 +23,7 @@ from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, FakeStep
 def make_info(
     num_blocks: int = 16, block_size: int = 4, max_model_len: int = 64, max_num_seqs: int = 8
 ) -> EngineInfo:
-    layout = BlockLayout(block_size, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32")
+    layout = KvLayout.uniform(block_size, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32")
     return EngineInfo("fake", layout, num_blocks, max_model_len, max_num_seqs)
 
 

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.sizing.gpu_budget import GpuReading, GpuUse, fit_blocks, runtime_bytes
 
 GIB, MIB = 2**30, 2**20
 # Llama 3 8B in bfloat16: 2 MiB for 16 tokens.
-LAYOUT = BlockLayout(block_size=16, num_layers=32, num_kv_heads=8, head_dim=128, dtype="bfloat16")
+LAYOUT = KvLayout.uniform(
+    block_size=16, num_layers=32, num_kv_heads=8, head_dim=128, dtype="bfloat16"
+)
 USE = GpuUse(
     total=80 * GIB,
     free=62 * GIB,

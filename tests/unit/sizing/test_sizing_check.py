@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine import profile_run
 from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.loading import load_engine
@@ -62,7 +62,7 @@ def test_a_larger_step_takes_more_memory(runner: CpuRunner) -> None:
 
 
 def test_the_largest_batch_fills_a_step() -> None:
-    layout = BlockLayout(16, 1, 1, 4, "float32")
+    layout = KvLayout.uniform(16, 1, 1, 4, "float32")
     batch = largest_batch(layout, 100, SchedulerConfig(4, 130), 2048)
     assert [len(sequence.token_ids) for sequence in batch.sequences] == [32, 32, 32, 32]
     assert [list(s.block_ids) for s in batch.sequences] == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -70,7 +70,7 @@ def test_the_largest_batch_fills_a_step() -> None:
 
 
 def test_the_largest_batch_keeps_to_the_context_and_the_blocks() -> None:
-    layout = BlockLayout(16, 1, 1, 4, "float32")
+    layout = KvLayout.uniform(16, 1, 1, 4, "float32")
     (sequence,) = largest_batch(layout, 3, SchedulerConfig(1, 512), 60).sequences
     assert len(sequence.token_ids) == 60
     assert list(sequence.block_ids) == [0, 1, 2, 0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import ModelConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.checkpoint import Checkpoint
@@ -118,7 +118,7 @@ def test_devices_share_projections_and_repeat_norms_and_scarce_heads(spec: Decod
 
 def test_fewer_kv_heads_than_devices_are_repeated(spec: DecoderSpec) -> None:
     shape = {"num_layers": 2, "head_dim": 8, "dtype": "float16"}
-    assert kv_layout(spec, "float16", 16) == BlockLayout(16, num_kv_heads=2, **shape)  # type: ignore[arg-type]
+    assert kv_layout(spec, "float16", 16) == KvLayout.uniform(16, num_kv_heads=2, **shape)  # type: ignore[arg-type]
     assert kv_layout(spec, "float16", 16, 2).num_kv_heads == 1
     assert kv_layout(spec, "float16", 16, 8).num_kv_heads == 1
 
@@ -171,7 +171,7 @@ def test_a_model_without_a_head_has_no_logits_and_no_packed_output(spec: Decoder
 
 def make_memory_plan(usable: int, max_model_len: int = 100) -> MemoryPlan:
     """1,000 bytes of weights, 200 of runtime, 100 of tables, 200 of activations, blocks of 16 tokens and 512 bytes."""
-    layout = BlockLayout(16, num_layers=1, num_kv_heads=1, head_dim=4, dtype="float32")
+    layout = KvLayout.uniform(16, num_layers=1, num_kv_heads=1, head_dim=4, dtype="float32")
     assert layout.num_bytes == 512
     return MemoryPlan(usable, 1000, 200, 100, 200, layout, max_model_len)
 
@@ -189,7 +189,7 @@ def test_a_model_that_does_not_fit_has_no_blocks() -> None:
 
 
 def test_number_of_blocks_for_a_memory_size() -> None:
-    layout = BlockLayout(16, 6, 4, 32, "float32")
+    layout = KvLayout.uniform(16, 6, 4, 32, "float32")
     assert layout.num_bytes == 98304
     assert num_kv_blocks(layout, 0.25) == 2730
     with pytest.raises(ConfigError, match="--kv-cache-memory is 1e-06 GiB, but one block"):

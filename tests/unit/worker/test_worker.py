@@ -11,14 +11,14 @@ import pytest
 
 from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.v1 import types_pb2
 from pagemesh.worker import process
 from pagemesh.worker.process import prepare_environment
 from pagemesh.worker.worker import advertised, check_advertised, describe_worker
 
-ENGINE = EngineInfo("digest", BlockLayout(16, 4, 2, 64, "bfloat16"), 100, 2048, 8)
+ENGINE = EngineInfo("digest", KvLayout.uniform(16, 4, 2, 64, "bfloat16"), 100, 2048, 8)
 ENGINE = replace(ENGINE, arithmetic="cpu-fma-bfloat16")
 
 

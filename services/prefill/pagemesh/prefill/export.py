@@ -7,7 +7,7 @@ import time
 
 from opentelemetry import trace
 
-from pagemesh.core.kv import BlockLayout, KvExport, KvGrant, KvProgress
+from pagemesh.core.kv import KvExport, KvGrant, KvLayout, KvProgress
 from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.kv_transfer.frames import KvPart, PartCutter
@@ -24,7 +24,7 @@ class Export:
     """How far one exported request is, what of it is to be sent next, and a wait for more."""
 
     def __init__(
-        self, layout: BlockLayout, num_held_tokens: int, num_tokens: int, max_part_bytes: int
+        self, layout: KvLayout, num_held_tokens: int, num_tokens: int, max_part_bytes: int
     ) -> None:
         """Of a prompt of so many tokens, of which the caller holds the first blocks."""
         self.num_tokens = num_tokens

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine import profile_run
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cpu_runner import num_swap_blocks_for
@@ -46,7 +46,7 @@ class GpuBuilder:
     def __init__(
         self,
         model: LoadedModel,
-        layout: BlockLayout,
+        layout: KvLayout,
         settings: tuple[CacheConfig, SchedulerConfig, HardwareConfig],
         gpu: Gpu,
         clock: StartClock,

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.accelerator import Accelerator, Event
 from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.errors import ConfigError
@@ -32,7 +32,7 @@ WORD_BYTES: Final = 8
 class KvPool:
     """KV of all layers, zeros at first, until it is forgotten."""
 
-    def __init__(self, layout: BlockLayout, num_blocks: int, device: torch.device) -> None:
+    def __init__(self, layout: KvLayout, num_blocks: int, device: torch.device) -> None:
         """Allocate it; ConfigError when the device has not so much memory, or blocks are no whole words."""
         self.layout = layout
         self.num_blocks = num_blocks
@@ -54,9 +54,10 @@ class KvPool:
                 f"the KV cache of {num_blocks * layout.num_bytes / 2**30:g} GiB (--kv-cache-memory,"
                 f" --gpu-memory-utilization, --max-model-len) cannot be reserved: {error}"
             ) from error
-        shape = (layout.block_size, layout.num_kv_heads, layout.head_dim)
         elements = self.planes.view(getattr(torch, layout.dtype))
-        self.layers = elements.view(layout.num_layers, 2, num_blocks, *shape).unbind(0)
+        num_layers, *heads = layout.group
+        shape = (num_layers, 2, num_blocks, layout.block_size, *heads)
+        self.layers = elements.view(shape).unbind(0)
         """Per layer: [2 (keys, values), block, slot, kv head, head_dim]."""
         self._copier = make_block_copier(device)
         self.moved: Event | None = None

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cuda.kv_pool import WORD_BYTES, KvPool
 from pagemesh.kv_memory.peer import unreachable
 from pagemesh.kv_memory.staged import DeviceMemoryName
@@ -45,7 +45,7 @@ class PeerPools:
     Nothing in them can be trusted before a checksum said so: their owners write as they like.
     """
 
-    def __init__(self, layout: BlockLayout, sharing: MemorySharing) -> None:
+    def __init__(self, layout: KvLayout, sharing: MemorySharing) -> None:
         self._layout = layout
         self._sharing = sharing
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ import numpy as np
 import structlog
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.accelerator import Accelerator, Event
 from pagemesh.errors import ConfigError
 from pagemesh.kv_memory.staged import map_slots, staging_area
@@ -83,7 +83,7 @@ class HostBuffers:
     """Those of them that the device copies from and to by itself."""
 
     @classmethod
-    def reserve(cls, layout: BlockLayout, num_swap_blocks: int, kv_descriptor: int | None) -> Self:
+    def reserve(cls, layout: KvLayout, num_swap_blocks: int, kv_descriptor: int | None) -> Self:
         """The slots lie in the memory behind the descriptor; ConfigError when there is not so much."""
         num_bytes = num_swap_blocks * layout.num_bytes
         try:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.accelerator import failing_alone
 from pagemesh.engine.cuda.captured_steps import CapturedSteps, StepLimits
@@ -35,7 +35,7 @@ class DeviceKv(Protocol):
     """The KV memory on a device."""
 
     @property
-    def layout(self) -> BlockLayout:
+    def layout(self) -> KvLayout:
         """Shape of its blocks."""
         ...
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import KvStorage
 from pagemesh.engine.cuda import kv_pool
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool, buffer_blocks
@@ -21,16 +21,18 @@ from tests.support.host_accelerator import HostAccelerator
 from tests.support.kv_bytes import read_kv
 
 CPU = torch.device("cpu")
-LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=2, head_dim=5, dtype="float32")
+LAYOUT = KvLayout.uniform(block_size=4, num_layers=3, num_kv_heads=2, head_dim=5, dtype="float32")
 LAYOUTS = [
     LAYOUT,
-    BlockLayout(block_size=1, num_layers=1, num_kv_heads=1, head_dim=4, dtype="bfloat16"),
-    BlockLayout(block_size=3, num_layers=2, num_kv_heads=1, head_dim=8, dtype="float8_e4m3fn"),
-    BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=8, dtype="float8_e4m3fn"),
+    KvLayout.uniform(block_size=1, num_layers=1, num_kv_heads=1, head_dim=4, dtype="bfloat16"),
+    KvLayout.uniform(block_size=3, num_layers=2, num_kv_heads=1, head_dim=8, dtype="float8_e4m3fn"),
+    KvLayout.uniform(
+        block_size=16, num_layers=2, num_kv_heads=1, head_dim=8, dtype="float8_e4m3fn"
+    ),
 ]
 
 
-def layout_name(layout: BlockLayout) -> str:
+def layout_name(layout: KvLayout) -> str:
     return f"{layout.dtype}-{layout.num_bytes_per_layer // 2}"
 
 
@@ -41,7 +43,7 @@ def fill(kv: KvPool | KvStorage) -> None:
         layer.view(torch.uint8).copy_(numbers.view(layer.view(torch.uint8).shape))
 
 
-def make_pool(layout: BlockLayout = LAYOUT, num_blocks: int = 9) -> KvPool:
+def make_pool(layout: KvLayout = LAYOUT, num_blocks: int = 9) -> KvPool:
     pool = KvPool(layout, num_blocks, CPU)
     fill(pool)
     return pool
@@ -60,9 +62,9 @@ def staged(pool: KvPool, slot_bytes: int, num_slots: int = 2) -> StagedKv:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=layout_name)
-def test_a_pool_is_zero_at_first_and_has_the_layouts_shape_and_type(layout: BlockLayout) -> None:
+def test_a_pool_is_zero_at_first_and_has_the_layouts_shape_and_type(layout: KvLayout) -> None:
     pool = KvPool(layout, 7, CPU)
-    shape = (2, 7, layout.block_size, layout.num_kv_heads, layout.head_dim)
+    shape = (2, 7, layout.block_size, *layout.group[1:])
     assert [tuple(layer.shape) for layer in pool.layers] == [shape] * layout.num_layers
     assert {str(layer.dtype) for layer in pool.layers} == {f"torch.{layout.dtype}"}
     assert not pool.planes.any()
@@ -73,7 +75,9 @@ def test_a_pool_is_zero_at_first_and_has_the_layouts_shape_and_type(layout: Bloc
 
 
 def test_a_pool_whose_blocks_are_no_whole_words_is_refused() -> None:
-    layout = BlockLayout(block_size=3, num_layers=2, num_kv_heads=1, head_dim=2, dtype="bfloat16")
+    layout = KvLayout.uniform(
+        block_size=3, num_layers=2, num_kv_heads=1, head_dim=2, dtype="bfloat16"
+    )
     with pytest.raises(
         ConfigError, match=r"--block-size is 3, .* of 8 bytes, .* they are 12 bytes"
     ):
@@ -83,7 +87,7 @@ def test_a_pool_whose_blocks_are_no_whole_words_is_refused() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=layout_name)
 @pytest.mark.parametrize("num_blocks_each", [1, 2, 100])
 def test_blocks_on_a_device_are_read_and_written_like_those_of_the_host(
-    layout: BlockLayout, num_blocks_each: int
+    layout: KvLayout, num_blocks_each: int
 ) -> None:
     host = KvStorage(layout, 9)
     fill(host)

@@ -4,11 +4,11 @@ import pytest
 import structlog
 import torch
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cuda.pinned import HostBuffers
 from tests.support.host_accelerator import HostAccelerator
 
-LAYOUT = BlockLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
+LAYOUT = KvLayout.uniform(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
 
 
 def test_memory_that_cannot_be_pinned_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.runner import CudaRunner
 from pagemesh.engine.loading import load_engine
@@ -17,7 +17,7 @@ from pagemesh.engine.profile_run import warm_up_batches
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from tests.support.host_gpu import HostGpu
 
-LAYOUT = BlockLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
+LAYOUT = KvLayout.uniform(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
 
 
 def batches(max_num_batched_tokens: int, generates: bool = True) -> list[Batch]:

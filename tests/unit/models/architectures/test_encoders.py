@@ -219,7 +219,7 @@ def test_pooling_is_that_of_the_folder_or_the_first_token(
 def test_blocks_of_an_encoder_hold_one_layer(tmp_path: Path) -> None:
     make_encoder(tmp_path, BERT)
     layout = load(tmp_path).block_layout(16)
-    assert (layout.num_layers, layout.num_kv_heads, layout.head_dim) == (1, 6, 12)
+    assert layout.group == (1, 6, 12)
 
 
 @pytest.mark.parametrize(

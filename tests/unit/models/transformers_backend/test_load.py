@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagemesh.config import ModelConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.decoder import Decoder
 from pagemesh.models.loader import LoadedModel, load_model
@@ -60,7 +60,7 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     assert model.max_model_len == 64
     assert model.vocab_size == 61
     assert model.eos_token_ids == (7,)
-    assert model.block_layout(16) == BlockLayout(16, 2, 4, 8, "float32")
+    assert model.block_layout(16) == KvLayout.uniform(16, 2, 4, 8, "float32")
     assert len(model.layer_attention) == 2
     assert len(model.fingerprint) == 32
     # What is no product is computed by torch's own code for this processor.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pagemesh.config import ModelConfig
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend.read import outline
@@ -66,7 +66,7 @@ def test_a_plan_adds_up_what_a_step_takes(folder: Path) -> None:
     limits = StepLimits(num_tokens=100, num_seqs=1, max_model_len=found.max_model_len)
     plan = make_outline_plan(found, "bfloat16", 16, limits, ON_CPU)
     assert plan.max_model_len == 40
-    assert plan.layout == BlockLayout(16, 2, 4, 8, "bfloat16")
+    assert plan.layout == KvLayout.uniform(16, 2, 4, 8, "bfloat16")
     assert plan.weight_bytes == 2 * found.num_parameters
     # Of each token the stream of 32 numbers twice, then three times 128 and 32.
     assert plan.activation_bytes == 100 * (2 * 32 + 3 * 128 + 32) * 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from pagemesh.core.kv import BlockLayout
+from pagemesh.core.kv import KvLayout
 from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.cost import Link
 
@@ -34,7 +34,7 @@ class KvKind(NamedTuple):
 
     model_fingerprint: str
     arithmetic: str
-    layout: BlockLayout
+    layout: KvLayout
     block_naming: bytes
 
 
@@ -54,7 +54,7 @@ class WorkerFacts:
 
     model_name: str
     model_fingerprint: str
-    layout: BlockLayout
+    layout: KvLayout
 
     block_naming: bytes
     """Equal between workers that give equal blocks equal names."""
