@@ -60,7 +60,10 @@ class Arrival(NamedTuple):
 
 
 class EngineProcess:
-    """Started by the constructor, stopped on exit; `python` has the engine's packages."""
+    """Started by the constructor, stopped on exit.
+
+    `python` has the engine's packages; `script` is in benchmarks/engines, unless it is named from the root.
+    """
 
     def __init__(self, python: Path, script: str, settings: EngineSettings) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed on exit

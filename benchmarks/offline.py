@@ -7,11 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 
 from engine_process import SETTLE_S, EngineProcess, EngineSettings
-from peers import OURS, PEERS, start
+from peers import OURS, PEERS, start, start_checkout
 from random_models import SHAPES, make_model
 from report import Report, choice, make_parser
 from scheduler_alone import step_times_ms, wasted_slots_percent
@@ -26,6 +27,8 @@ STREAM = (128, 64)
 """Prompt and answer of a request that runs alone, in tokens."""
 LONG_PROMPT = 1024
 NUM_RUNNING = 256
+BASELINE = "baseline"
+"""The engine of another checkout."""
 
 Samples = dict[str, list[float]]
 """By figure."""
@@ -109,7 +112,9 @@ class Measurement:
         return Request(prompt, num_tokens)
 
 
-def compare(model: str, engines: Sequence[str], threads: int, size: Size) -> dict[str, Samples]:
+def compare(
+    model: str, engines: Sequence[str], threads: int, size: Size, baseline: Path | None
+) -> dict[str, Samples]:
     """Samples by engine; rounds are interleaved, so that a noisy minute disturbs all alike."""
     settings = EngineSettings(str(make_model(model)), threads)
     requests = [
@@ -121,6 +126,9 @@ def compare(model: str, engines: Sequence[str], threads: int, size: Size) -> dic
             name: Measurement(stack.enter_context(start(name, settings)), model, requests)
             for name in engines
         }
+        if baseline is not None:
+            engine = stack.enter_context(start_checkout(baseline, settings))
+            measurements[BASELINE] = Measurement(engine, model, requests)
         for measurement in measurements.values():
             measurement.warm_up()
         for _ in range(size.num_rounds):
@@ -146,15 +154,22 @@ def main() -> None:
     parser = make_parser("offline", QUESTION)
     parser.add_argument("--models", default="", help=f"some of {','.join(SHAPES)} (default: all)")
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (default: none)")
+    help_text = (
+        "folder of another checkout, with its .venv, whose engine is measured beside this one"
+    )
+    parser.add_argument("--baseline", type=Path, help=help_text)
+    parser.add_argument("--rounds", type=int, help="how often each engine is measured")
     options = parser.parse_args()
     quick: bool = options.quick
+    baseline: Path | None = options.baseline
     models = choice(options.models, SHAPES) or (["10M"] if quick else list(SHAPES))
     engines = [OURS, *choice(options.peers, PEERS)]
     threads = len(os.sched_getaffinity(0))
     report = Report("offline", QUESTION, {"models": models, "engines": engines, "threads": threads})
     for model in models:
         size = (QUICK if quick else SIZES)[model]
-        for engine, samples in compare(model, engines, threads, size).items():
+        size = replace(size, num_rounds=options.rounds or size.num_rounds)
+        for engine, samples in compare(model, engines, threads, size, baseline).items():
             add(report, f"{model}: {engine}", samples)
         if size.num_batches:
             add_batching(report, model, batching(model, threads, size))

@@ -83,6 +83,12 @@ def start(name: str, settings: EngineSettings) -> EngineProcess:
     return EngineProcess(python, peer.script, settings)
 
 
+def start_checkout(checkout: Path, settings: EngineSettings) -> EngineProcess:
+    """The process of our own engine as another checkout has it, with the environment that is in it."""
+    script = checkout.resolve() / "benchmarks/engines" / _OUR_SCRIPT
+    return EngineProcess(checkout.absolute() / ".venv/bin/python", str(script), settings)
+
+
 def python_of(name: str) -> Path:
     """The interpreter with a peer's packages; installs them first when they are not there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
