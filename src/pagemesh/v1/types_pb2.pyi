@@ -431,7 +431,7 @@ class Error(_message.Message):
 Global___Error: _TypeAlias = Error  # noqa: Y015
 
 @_typing.final
-class KvLayout.uniform(_message.Message):
+class KvLayout(_message.Message):
     """Shape of one KV block. Two workers can exchange blocks only if their layouts are equal."""
 
     DESCRIPTOR: _descriptor.Descriptor
