@@ -119,8 +119,8 @@ def test_devices_share_projections_and_repeat_norms_and_scarce_heads(spec: Decod
 def test_fewer_kv_heads_than_devices_are_repeated(spec: DecoderSpec) -> None:
     shape = {"num_layers": 2, "head_dim": 8, "dtype": "float16"}
     assert kv_layout(spec, "float16", 16) == KvLayout.uniform(16, num_kv_heads=2, **shape)  # type: ignore[arg-type]
-    assert kv_layout(spec, "float16", 16, 2).num_kv_heads == 1
-    assert kv_layout(spec, "float16", 16, 8).num_kv_heads == 1
+    assert kv_layout(spec, "float16", 16, 2).group.num_kv_heads == 1
+    assert kv_layout(spec, "float16", 16, 8).group.num_kv_heads == 1
 
 
 def test_heads_that_cannot_be_shared_are_refused(spec: DecoderSpec) -> None:
