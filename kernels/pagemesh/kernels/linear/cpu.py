@@ -25,6 +25,7 @@ from pagemesh.kernels.linear.panel_kernel import (
     PanelVariant,
     compile_panels,
     widen,
+    with_zeros,
 )
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
@@ -151,9 +152,8 @@ class _VectorPanels:
 
     def _as_multiplied(self, inputs: torch.Tensor) -> torch.Tensor:
         """Of the kernel's type, a row's elements side by side."""
-        if self._num_padded:
-            inputs = functional.pad(inputs, (0, self._num_padded))
         inputs = inputs if inputs.stride(1) == 1 else inputs.contiguous()
+        inputs = with_zeros(inputs, self._num_padded)
         return inputs if self._uses_dots else widen(inputs)
 
 

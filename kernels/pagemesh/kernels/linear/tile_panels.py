@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
+from pagemesh.kernels.linear.panel_kernel import with_zeros
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_kernel import (
     ARGUMENTS,
@@ -80,10 +81,9 @@ class TilePanels:
         self._function = compile_tiles(gate)
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        if self._num_padded:
-            inputs = functional.pad(inputs, (0, self._num_padded))
         if inputs.stride(1) != 1:
             inputs = inputs.contiguous()
+        inputs = with_zeros(inputs, self._num_padded)
         if residual is not None and residual.stride(1) != 1:
             residual = residual.contiguous()
         num_rows, num_inputs = inputs.shape
