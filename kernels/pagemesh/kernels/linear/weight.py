@@ -1,15 +1,19 @@
 """Weights as models hand them to kernels: what a checkpoint has of a matrix, by the kind of its numbers.
 
 Models read weights, put their rows in order and pass them on; only the functions that choose an implementation know
-the kinds. Another kind is a class of its own here, in the union `Weight`, with the members that models use.
+the kinds. Another kind is a class of its own, here or in `packed.py`, in the union `Weight`, with the members that
+models use. Of every kind a product is that of `dense()`, in the order of sums of dense products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+
+from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,80 @@ class Dense:
     def device(self) -> torch.device:
         return self.tensor.device
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all that is kept of it."""
+        return self.tensor.nbytes
+
+    def dense(self) -> torch.Tensor:
+        """What it stands for, of its shape and type."""
+        return self.tensor
+
     def matrix(self, number: int) -> Dense:
         """One of a stack; no copy."""
         return Dense(self.tensor[number])
 
     def take_rows(self, order: torch.Tensor) -> Dense:
         """A copy with these rows, int64 on the weight's device, in this order."""
-        return Dense(self.tensor.index_select(0, order))
+        return Dense(self.tensor.index_select(-2, order))
 
 
-Weight: TypeAlias = Dense
-"""Of any kind; a union as soon as there is another."""
+Plain: TypeAlias = Dense | GroupInt | Codebook | ScaledFp8
+"""Of one kind from the first row to the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStack:
+    """Weights of different kinds, one below the other: of a checkpoint that gives more bits to values than to queries."""
+
+    parts: tuple[Plain, ...]
+    """[rows, in] each, of one type and device; at least two."""
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((sum(self._num_rows), self.parts[0].shape[-1]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+    def dense(self) -> torch.Tensor:
+        return torch.cat([part.dense() for part in self.parts])
+
+    def take_rows(self, order: torch.Tensor) -> RowStack:
+        """A copy with the rows of each part in another order; ValueError for one that mixes parts."""
+        parts, begin = [], 0
+        for part, own in zip(self.parts, order.split(self._num_rows), strict=True):
+            own = own - begin
+            if own.numel() and not (0 <= int(own.min()) <= int(own.max()) < part.shape[0]):
+                raise ValueError("rows of one kind of weight cannot go among those of another")
+            parts.append(part.take_rows(own))
+            begin += part.shape[0]
+        return RowStack(tuple(parts))
+
+    @property
+    def _num_rows(self) -> list[int]:
+        return [part.shape[0] for part in self.parts]
+
+
+Weight: TypeAlias = Plain | RowStack
+"""Of any kind."""
+
+
+def stack_rows(parts: Sequence[Plain]) -> Weight:
+    """Matrices [rows, in] below each other: one of their kind if they have one, else a `RowStack`."""
+    first, *others = parts
+    if not others:
+        return first
+    if isinstance(first, Dense):
+        dense = [part.tensor for part in parts if isinstance(part, Dense)]
+        return Dense(torch.cat(dense)) if len(dense) == len(parts) else RowStack(tuple(parts))
+    return first.above(others) or RowStack(tuple(parts))
