@@ -45,7 +45,9 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "recompute",
         "swap",
     ),
-    "--load-format": no_effect("weights are read from safetensors", "auto", "safetensors"),
+    "--load-format": no_effect(
+        "weights are read from safetensors", "auto", "safetensors", "bitsandbytes"
+    ),
     "--safetensors-load-strategy": no_effect(
         "weights are mapped, and read once", "lazy", "auto", "eager", "prefetch"
     ),
@@ -107,9 +109,6 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
     "--collect-detailed-traces": refused(_TRACES),
     "--show-hidden-metrics-for-version": no_effect("no metric is hidden", takes_value=True),
     "--disable-sliding-window": refused("windows are part of a model"),
-    "--quantization": planned(
-        "weights are served in 16 or 32 bits; take the checkpoint that was not quantized", "None"
-    ),
     "--enable-lora": planned(
         "no adapters are served yet; merge one into a copy of the model, and serve that"
     ),
@@ -164,8 +163,15 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         " --enable-moe-shared-loras --enable-mixed-moe-lora-format --enable-tower-connector-lora",
     ),
     (
-        planned("weights are served in 16 or 32 bits; take the checkpoint that was not quantized"),
-        "--quantization-config --allow-deprecated-quantization --gguf-file --linear-backend",
+        planned(
+            "no model is quantised while it is loaded yet; serve a checkpoint that is quantised"
+        ),
+        "--quantization-config",
+    ),
+    (no_effect("no format that can be read is deprecated"), "--allow-deprecated-quantization"),
+    (
+        planned("weights are read from safetensors; take such a checkpoint"),
+        "--gguf-file",
     ),
     (
         planned("no draft model speculates yet; leave it out, the tokens are the same"),
@@ -195,7 +201,7 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         refused(
             "kernels are chosen by what gives the same tokens on every path; --cpu-isa and --device choose more"
         ),
-        "--attention-backend --attention-config --kernel-config --ir-op-priority --model-class-overrides"
+        "--attention-backend --attention-config --kernel-config --linear-backend --ir-op-priority --model-class-overrides"
         " --sparse-indexer-topk-backend --use-fp64-gumbel --additional-config",
     ),
     (
@@ -307,8 +313,14 @@ REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
 }
 """Of flags of ours, with what to write instead."""
 
+MEANT_VALUES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("--load-format", "bitsandbytes"): ("--quantization", "bitsandbytes"),
+}
+"""Values that say what a flag of ours does, which may be given as well."""
+
 UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "--max-model-len": ("auto", "-1"),
+    "--quantization": ("None",),
     "--seed": ("None",),
 }
 """Of flags of ours, those that stand for leaving it out."""
