@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 
@@ -166,8 +166,7 @@ def _checked(pattern: str, config: ConfigJson) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        problem: Any = (
-            f"an object whose keys are regular expressions, which {pattern!r} is not: {error}"
-        )
-        raise ConfigError(f"{config.where} must be {problem}") from None
+        raise ConfigError(
+            f"{config.where} must have regular expressions as keys, which {pattern!r} is not: {error}"
+        ) from None
     return text
