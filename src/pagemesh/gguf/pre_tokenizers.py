@@ -11,9 +11,7 @@ from typing import Any, Final, NamedTuple
 _ENDINGS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_WORDS: Final = (
-    rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}NUMBERS| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_REST}"
-)
+_WORDS: Final = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}NUMBERS| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_REST}"
 _LLAMA3: Final = _WORDS.replace("NUMBERS", "{1,3}")
 _QWEN2: Final = _WORDS.replace("NUMBERS", "")
 
@@ -21,9 +19,7 @@ _BEGIN: Final = r"[^\r\n\p{L}\p{N}]?"
 _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SIGNS: Final = rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*{_REST}"
-_GPT4O: Final = (
-    rf"{_BEGIN}{_UPPER}*{_LOWER}+{_ENDINGS}?|{_BEGIN}{_UPPER}+{_LOWER}*{_ENDINGS}?|\p{{N}}{{1,3}}{_SIGNS}"
-)
+_GPT4O: Final = rf"{_BEGIN}{_UPPER}*{_LOWER}+{_ENDINGS}?|{_BEGIN}{_UPPER}+{_LOWER}*{_ENDINGS}?|\p{{N}}{{1,3}}{_SIGNS}"
 _TEKKEN: Final = rf"{_BEGIN}{_UPPER}*{_LOWER}+|{_BEGIN}{_UPPER}+{_LOWER}*|\p{{N}}{_SIGNS}"
 
 

@@ -120,7 +120,12 @@ class _Vocabulary:
         if not around:
             return between[0] if between else None
         single = [_special(begin, 0), {"Sequence": {"id": "A", "type_id": 0}}, _special(end, 0)]
-        pair = [*single, _special(begin, 1), {"Sequence": {"id": "B", "type_id": 1}}, _special(end, 1)]
+        pair = [
+            *single,
+            _special(begin, 1),
+            {"Sequence": {"id": "B", "type_id": 1}},
+            _special(end, 1),
+        ]
         template = {
             "type": "TemplateProcessing",
             "single": [part for part in single if part],
@@ -140,7 +145,7 @@ class _Vocabulary:
 
 
 def _special(token: str | None, type_id: int) -> Json | None:
-    return token and {"SpecialToken": {"id": token, "type_id": type_id}}
+    return None if token is None else {"SpecialToken": {"id": token, "type_id": type_id}}
 
 
 def tokenizer_json(model: GgufModel) -> Json:
@@ -166,7 +171,12 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
     if kind is None:
         raise keys.bad("pre", f"one of {', '.join(PRE_TOKENIZERS)}")
     keys.require("add_space_prefix", (False,))
-    bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    bytes_ = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
     # A merge has one blank, and no token of GPT-2's alphabet has any.
     merges = [merge.partition(" ")[::2] for merge in keys.texts("merges")]
     return {
@@ -252,7 +262,9 @@ def tokenizer_config(model: GgufModel) -> Json:
     keys = Keys(model, "tokenizer")
     templates = {"default": keys.text("chat_template")}
     if keys.get("chat_templates") is not None:
-        templates |= {name: keys.text(f"chat_template.{name}") for name in keys.texts("chat_templates")}
+        templates |= {
+            name: keys.text(f"chat_template.{name}") for name in keys.texts("chat_templates")
+        }
     there = [{"name": n, "template": text} for n, text in templates.items() if text is not None]
     return config | ({"chat_template": there} if there else {})
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,11 +23,14 @@ from pagemesh.gguf.model import is_gguf, open_gguf
 from pagemesh.models.gguf_reader import GgufReader
 from pagemesh.models.tensor_files import TensorEntry, read_headers
 
+
 class TensorReader(Protocol):
     """Reads the tensors of one format."""
 
-    types: Collection[str]
-    """Those that it can read, as entries name them."""
+    @property
+    def types(self) -> Collection[str]:
+        """Those that it can read, as entries name them."""
+        ...
 
     def read(self, name: str, entry: TensorEntry) -> torch.Tensor:
         """One tensor, backed by its file where nothing has to be unpacked; ConfigError where it cannot be read."""
@@ -41,7 +44,7 @@ class TensorReader(Protocol):
 class SafetensorsReader:
     """Implements `TensorReader`, in the checkpoint's own types."""
 
-    types = frozenset({"F32", "F16", "BF16"})
+    types: Final = frozenset({"F32", "F16", "BF16"})
 
     def __init__(self) -> None:
         self._open_files = ExitStack()
@@ -82,7 +85,9 @@ class Checkpoint:
         Quantised blocks of the last are unpacked to `dtype`.
         """
         entries, where = read_headers(folder)
-        reader = GgufReader(open_gguf(folder), dtype) if is_gguf(folder) else SafetensorsReader()
+        reader: TensorReader = SafetensorsReader()
+        if is_gguf(folder):
+            reader = GgufReader(open_gguf(folder), dtype)
         return cls(entries, where, reader)
 
     def check(

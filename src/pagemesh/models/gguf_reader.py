@@ -21,7 +21,7 @@ _PLAIN: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloa
 class GgufReader:
     """Implements `TensorReader`; blocks are unpacked in float32 and rounded once, a piece at a time."""
 
-    types = frozenset(DEQUANTISED)
+    types: Final = frozenset(DEQUANTISED)
 
     def __init__(self, model: GgufModel, dtype: torch.dtype) -> None:
         """`dtype` is that of unpacked numbers."""

@@ -94,8 +94,7 @@ def download_gguf(wanted: GgufOfHub, hub: HubConfig) -> Path:
         names = patterns
     folder = _fetch(model, hub, patterns)
     found = sorted(
-        {path for name in names for path in folder.rglob(name)}
-        - set(folder.rglob(f"{_NO_MODEL}*"))
+        {path for name in names for path in folder.rglob(name)} - set(folder.rglob(f"{_NO_MODEL}*"))
     )
     firsts = [path for path in found if not _PARTS.search(path.name) or "-00001-of-" in path.name]
     if len(firsts) != 1:

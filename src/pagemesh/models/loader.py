@@ -12,8 +12,8 @@ import torch
 from pagemesh.config import ModelConfig
 from pagemesh.core.engine import Pooling
 from pagemesh.core.kv import KvLayout
-from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.gguf.model import is_gguf
+from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture, Source
 from pagemesh.models.assembly import assemble, make_layer_attention
@@ -121,7 +121,7 @@ def _load_decoder(
     dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
-        sources = _check(checkpoint, architecture, spec)
+        sources = check_tensors(checkpoint, architecture, spec)
         tensors = [source.tensor for source in sources]
         scales = CheckpointScales(checkpoint, kv_dtype)
         tensors += scales.tensors
@@ -151,7 +151,9 @@ def _load_decoder(
         )
 
 
-def _check(checkpoint: Checkpoint, architecture: Architecture, spec: DecoderSpec) -> list[Source]:
+def check_tensors(
+    checkpoint: Checkpoint, architecture: Architecture, spec: DecoderSpec
+) -> list[Source]:
     """The tensors that the model is made of, all of which are there and fit; ConfigError for any others."""
     names = checkpoint.entries.keys()
     if is_gguf(checkpoint.where):

@@ -76,7 +76,9 @@ def test_an_image_has_its_models_below_its_environment(
 def test_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("")
-    assert message_of(str(path)) == f"--model is '{path}', which is a file, but must be a folder"
+    assert message_of(str(path)) == (
+        f"--model is '{path}', which is a file, but must be a folder or a file that ends in .gguf"
+    )
 
 
 def test_neither_a_folder_nor_a_hub_id() -> None:
