@@ -153,6 +153,8 @@ SHORT_NAMES: Final[Mapping[str, str]] = {"demo": "models/demo"}
 """Models that need no path, each with its folder in a checkout, in the wheel's package (hatch_build.py) and in the
 images. A folder that lies in the current one under such a name wins."""
 
+_GGUF_SUFFIX: Final = ".gguf"
+
 _GGUF_OF_HUB: Final = re.compile(
     r"([\w-][\w.-]*/[\w.-]+)(?::((?:[\w.-]+/)*[\w.-]+)|/((?:[\w.-]+/)*[\w.-]+\.gguf))"
 )
@@ -209,6 +211,17 @@ def split_gguf(source: str) -> GgufOfHub | None:
 def is_hub_id(source: str) -> bool:
     """Whether it is an id of the Hugging Face hub, if it is anything: what is on this machine comes first."""
     return not is_path(source) and find_local(source) is None
+
+
+def names_gguf(source: str) -> bool:
+    """Whether a model's source, with or without a name in front, is that of a GGUF file."""
+    return source.endswith(_GGUF_SUFFIX) or split_gguf(source.rpartition("=")[2]) is not None
+
+
+def with_gguf_file(source: str, file: str) -> str:
+    """The source of a file in a folder, or in a repository of the hub."""
+    sign = ":" if is_hub_id(source.rpartition("=")[2]) else "/"
+    return f"{source.rstrip('/')}{sign}{file}"
 
 
 def find_local(source: str) -> Path | None:

@@ -164,11 +164,12 @@ def _no_safetensors(model: str, hub: HubConfig, folder: Path) -> ConfigError:
         # It may be out of reach by now; the answer is no in any case.
         names = []
     pickles = sorted(name for name in names if name.endswith(_PICKLES))
-    why = (
-        f"its weights are there only as {pickles[0]}, a pickle, which is never loaded"
-        if pickles
-        else "it has no model.safetensors and no shards of it"
-    )
+    files = sorted(name for name in names if name.endswith(".gguf"))
+    why = "it has no model.safetensors and no shards of it"
+    if files:
+        why += f": write {model}:{files[0]} for a GGUF file of it"
+    elif pickles:
+        why = f"its weights are there only as {pickles[0]}, a pickle, which is never loaded"
     revision = "" if hub.revision is None else f" with --revision {hub.revision!r}"
     return ConfigError(f"--model is {model!r}{revision}, but {why}")
 
