@@ -8,63 +8,22 @@ trainings differ in practically every sampled block.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from pagemesh.errors import ConfigError
 from pagemesh.gguf.model import is_gguf, open_gguf
-from pagemesh.models.gguf_reader import GgufReader
+from pagemesh.models.architectures.architecture import Architecture, Source
+from pagemesh.models.gguf_sources import gguf_sources, may_ignore_in_gguf
+from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
-
-
-class TensorReader(Protocol):
-    """Reads the tensors of one format."""
-
-    @property
-    def types(self) -> Collection[str]:
-        """Those that it can read, as entries name them."""
-        ...
-
-    def read(self, name: str, entry: TensorEntry) -> torch.Tensor:
-        """One tensor, backed by its file where nothing has to be unpacked; ConfigError where it cannot be read."""
-        ...
-
-    def close(self) -> None:
-        """Give back what is open."""
-        ...
-
-
-class SafetensorsReader:
-    """Implements `TensorReader`, in the checkpoint's own types."""
-
-    types: Final = frozenset({"F32", "F16", "BF16"})
-
-    def __init__(self) -> None:
-        self._open_files = ExitStack()
-        self._files: dict[Path, Any] = {}
-
-    def read(self, name: str, entry: TensorEntry) -> torch.Tensor:
-        path = entry.path
-        try:
-            if path not in self._files:
-                self._files[path] = self._open_files.enter_context(
-                    safe_open(path, framework="pt", device="cpu")
-                )
-            tensor: torch.Tensor = self._files[path].get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{path} cannot be read as safetensors: {error}") from error
-        return tensor
-
-    def close(self) -> None:
-        self._files.clear()
-        self._open_files.close()
+from pagemesh.models.tensor_readers import GgufReader, SafetensorsReader, TensorReader
 
 
 class Checkpoint:
@@ -129,6 +88,21 @@ class Checkpoint:
         traceback: TracebackType | None,
     ) -> None:
         self._reader.close()
+
+
+def check_tensors(
+    checkpoint: Checkpoint, architecture: Architecture, spec: DecoderSpec
+) -> list[Source]:
+    """The tensors that the model is made of, all of which are there and fit; ConfigError for any others."""
+    names = checkpoint.entries.keys()
+    if is_gguf(checkpoint.where):
+        sources = gguf_sources(architecture, spec, names)
+        may_ignore = may_ignore_in_gguf
+    else:
+        sources = architecture.named_sources(spec, names)
+        may_ignore = partial(architecture.may_ignore, spec=spec)
+    checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
+    return sources
 
 
 # Names how the decoder lays out keys and values; a change makes old and new workers incompatible.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,21 +11,18 @@ import torch
 from pagemesh.config import ModelConfig
 from pagemesh.core.engine import Pooling
 from pagemesh.core.kv import KvLayout
-from pagemesh.gguf.model import is_gguf
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
-from pagemesh.models.architectures.architecture import Architecture, Source
+from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble, make_layer_attention
-from pagemesh.models.checkpoint import Checkpoint, fingerprint
+from pagemesh.models.checkpoint import Checkpoint, check_tensors, fingerprint
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.gguf_sources import gguf_sources, may_ignore_in_gguf
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope import fix_ropes
-from pagemesh.models.spec import DecoderSpec
 
 _DTYPES = {
     "float32": torch.float32,
@@ -149,21 +145,6 @@ def _load_decoder(
             generates=spec.has_head,
             kv_dtype=kv_dtype,
         )
-
-
-def check_tensors(
-    checkpoint: Checkpoint, architecture: Architecture, spec: DecoderSpec
-) -> list[Source]:
-    """The tensors that the model is made of, all of which are there and fit; ConfigError for any others."""
-    names = checkpoint.entries.keys()
-    if is_gguf(checkpoint.where):
-        sources = gguf_sources(architecture, spec, names)
-        may_ignore = may_ignore_in_gguf
-    else:
-        sources = architecture.named_sources(spec, names)
-        may_ignore = partial(architecture.may_ignore, spec=spec)
-    checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
-    return sources
 
 
 def _load_with_transformers(

@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 
 from pagemesh.errors import ConfigError
-from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.checkpoint import Checkpoint, check_tensors
 from pagemesh.models.choices import read_end_token_ids
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.loader import check_tensors
 from pagemesh.models.registry import find_architecture
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.model_defaults import load_generation_defaults

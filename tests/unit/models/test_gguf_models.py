@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.checkpoint import Checkpoint, check_tensors
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.loader import check_tensors
 from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.rope import fix_rope, frequencies
