@@ -1,4 +1,4 @@
-"""The tensors of a safetensors folder: whether they fit, their bytes, and the name of the model that they are.
+"""The tensors of a model: whether they fit, their bytes, and the name of the model that they are.
 
 Only workers that compute the same KV exchange it, so "the same model" has a name, its fingerprint. Sampling the
 weights instead of reading them all keeps it in the milliseconds for checkpoints of hundreds of gigabytes; different
@@ -9,35 +9,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.model import is_gguf, open_gguf
+from pagemesh.models.architectures.architecture import Architecture, Source
+from pagemesh.models.gguf_sources import gguf_sources, may_ignore_in_gguf
+from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
-
-_DTYPES = frozenset({"F32", "F16", "BF16"})
+from pagemesh.models.tensor_readers import GgufReader, SafetensorsReader, TensorReader
 
 
 class Checkpoint:
-    """All tensors of a folder. Opening reads headers only; use it as a context manager to read tensors."""
+    """All tensors of a model. Opening reads headers only; use it as a context manager to read tensors."""
 
-    def __init__(self, entries: Mapping[str, TensorEntry], where: Path) -> None:
+    def __init__(
+        self, entries: Mapping[str, TensorEntry], where: Path, reader: TensorReader
+    ) -> None:
         self.entries = entries
         self.where = where
         """The file, or the index, that names the tensors."""
-        self._open_files = ExitStack()
-        self._files: dict[Path, Any] = {}
+        self._reader = reader
 
     @classmethod
-    def open(cls, folder: Path) -> Checkpoint:
-        """Read the headers of a folder's single file or of all the files that its index names."""
-        return cls(*read_headers(folder))
+    def open(cls, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Checkpoint:
+        """Read the headers of a folder's single file, of all the files that its index names, or of a GGUF file.
+
+        Quantised blocks of the last are unpacked to `dtype`.
+        """
+        entries, where = read_headers(folder)
+        reader: TensorReader = SafetensorsReader()
+        if is_gguf(folder):
+            reader = GgufReader(open_gguf(folder), dtype)
+        return cls(entries, where, reader)
 
     def check(
         self, shapes: Mapping[str, tuple[int, ...]], may_ignore: Callable[[str], bool]
@@ -52,10 +62,10 @@ class Checkpoint:
                     f"{entry.path} has the tensor {name} with shape {list(entry.shape)}, "
                     f"but config.json asks for {list(shape)}"
                 )
-            if entry.dtype not in _DTYPES:
+            if entry.dtype not in self._reader.types:
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} of type {entry.dtype}, "
-                    f"but only {', '.join(sorted(_DTYPES))} can be loaded"
+                    f"but only {', '.join(sorted(self._reader.types))} can be loaded"
                 )
         for name, entry in self.entries.items():
             if name not in shapes and not may_ignore(name):
@@ -65,17 +75,8 @@ class Checkpoint:
                 )
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor in the checkpoint's own type, backed by the file until it is copied."""
-        path = self.entries[name].path
-        try:
-            if path not in self._files:
-                self._files[path] = self._open_files.enter_context(
-                    safe_open(path, framework="pt", device="cpu")
-                )
-            tensor: torch.Tensor = self._files[path].get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{path} cannot be read as safetensors: {error}") from error
-        return tensor
+        """One tensor, backed by its file until it is copied where it is in a type to compute with."""
+        return self._reader.read(name, self.entries[name])
 
     def __enter__(self) -> Self:
         return self
@@ -86,8 +87,22 @@ class Checkpoint:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._files.clear()
-        self._open_files.close()
+        self._reader.close()
+
+
+def check_tensors(
+    checkpoint: Checkpoint, architecture: Architecture, spec: DecoderSpec
+) -> list[Source]:
+    """The tensors that the model is made of, all of which are there and fit; ConfigError for any others."""
+    names = checkpoint.entries.keys()
+    if is_gguf(checkpoint.where):
+        sources = gguf_sources(architecture, spec, names)
+        may_ignore = may_ignore_in_gguf
+    else:
+        sources = architecture.named_sources(spec, names)
+        may_ignore = partial(architecture.may_ignore, spec=spec)
+    checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
+    return sources
 
 
 # Names how the decoder lays out keys and values; a change makes old and new workers incompatible.

@@ -45,7 +45,9 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "recompute",
         "swap",
     ),
-    "--load-format": no_effect("weights are read from safetensors", "auto", "safetensors"),
+    "--load-format": no_effect(
+        "weights are read from safetensors; gguf is taken beside a GGUF file", "auto", "safetensors"
+    ),
     "--safetensors-load-strategy": no_effect(
         "weights are mapped, and read once", "lazy", "auto", "eager", "prefetch"
     ),
@@ -108,8 +110,11 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
     "--show-hidden-metrics-for-version": no_effect("no metric is hidden", takes_value=True),
     "--disable-sliding-window": refused("windows are part of a model"),
     "--quantization": planned(
-        "weights are served in 16 or 32 bits; take the checkpoint that was not quantized", "None"
+        "weights are served in 16 or 32 bits; take the checkpoint that was not quantized, or a GGUF file, beside which"
+        " gguf is taken",
+        "None",
     ),
+    "--gguf-file": same("the name of a file in the folder, or the repository, that --model names"),
     "--enable-lora": planned(
         "no adapters are served yet; merge one into a copy of the model, and serve that"
     ),
@@ -165,7 +170,7 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
     ),
     (
         planned("weights are served in 16 or 32 bits; take the checkpoint that was not quantized"),
-        "--quantization-config --allow-deprecated-quantization --gguf-file --linear-backend",
+        "--quantization-config --allow-deprecated-quantization --linear-backend",
     ),
     (
         planned("no draft model speculates yet; leave it out, the tokens are the same"),
@@ -321,6 +326,11 @@ CHANGING: Final[Mapping[str, str | None]] = {
     "--rope-theta": "rope_theta",
 }
 """Flags whose value is JSON for config.json: that of a key, or an object of keys."""
+
+GGUF_FILE: Final = "--gguf-file"
+
+GGUF_FORMATS: Final = {"--quantization": "gguf", "--load-format": "gguf"}
+"""Flags that name what a GGUF file is, and the value by which they do."""
 
 OBJECTS: Final = ("--default-chat-template-kwargs", "--override-generation-config")
 """Flags of ours whose value is a JSON object, of which vLLM also takes one member at a time: --flag.name value."""

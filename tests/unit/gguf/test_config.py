@@ -1,0 +1,100 @@
+"""From metadata to config.json: what is refused, by key and value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagemesh.errors import ConfigError
+from pagemesh.gguf.documents import has_file, read_file
+from tests.unit.gguf.small_file import write_small
+
+
+def config(path: Path) -> Any:
+    return json.loads(read_file(path / "config.json"))
+
+
+def test_a_file_says_what_config_json_would_say(tmp_path: Path) -> None:
+    assert config(write_small(tmp_path / "model.gguf")) == {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 12,
+        "tie_word_embeddings": True,
+        "dtype": "bfloat16",
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 64,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "rms_norm_eps": pytest.approx(1e-5),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 1.0,
+            "rope_type": "default",
+        },
+    }
+
+
+def test_a_file_has_the_files_of_a_folder_that_it_stands_for(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    assert has_file(path / "tokenizer.json") and not has_file(path / "modules.json")
+    with pytest.raises(FileNotFoundError, match="modules"):
+        read_file(path / "modules.json")
+    (tmp_path / "config.json").write_text("{}")
+    assert read_file(tmp_path / "config.json") == "{}"
+    assert not has_file(tmp_path / "tokenizer.json")
+
+
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    assert config(write_small(tmp_path / "model.gguf"))["max_position_embeddings"] == 64
+    changes = {"llama.context_length": 128, "general.name": "Another"}
+    assert config(write_small(tmp_path / "model.gguf", **changes))["max_position_embeddings"] == 128
+
+
+def test_one_number_for_each_layer_is_one_number_where_they_agree(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf", **{"llama.feed_forward_length": [32, 32]})
+    assert config(path)["intermediate_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"llama.block_count": None}, "lacks the key llama.block_count"),
+        ({"llama.block_count": 10**9}, "llama.block_count = 1000000000, but it must be at most its number of tensors, 11"),
+        ({"llama.block_count": "1"}, "llama.block_count = '1', but it must be an integer that is not negative"),
+        ({"llama.feed_forward_length": [32, 64]}, "llama.feed_forward_length = an array of 2 values, but it must be one number for all layers"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon = nan, but it must be a number"),
+        ({"llama.attention.value_length": 8}, "llama.attention.value_length = 8, but it must be 16: nothing else is supported"),
+        ({"llama.attention.causal": False}, "llama.attention.causal = False, but it must be True"),
+        ({"llama.pooling_type": 1}, "llama.pooling_type = 1, but it must be 0 or 3"),
+        ({"llama.logit_scale": 0.5}, "llama.logit_scale = 0.5, but it must be absent: what it asks for is not supported"),
+        ({"llama.rope.scaling.type": "ntk"}, "llama.rope.scaling.type = 'ntk', but it must be none, linear, yarn or"),
+        ({"llama.expert_count": 10**9, "llama.expert_used_count": 2}, "llama.expert_count = 1000000000, but it must be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_by_key_and_value(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = write_small(tmp_path / "model.gguf", **changes)
+    with pytest.raises(ConfigError) as caught:
+        config(path)
+    assert caught.value.message.startswith(str(path))
+    assert message in caught.value.message
+
+
+def test_a_key_that_says_nothing_is_passed_over(tmp_path: Path) -> None:
+    write_small(tmp_path / "model.gguf", **{"llama.logit_scale": 0.0, "llama.new.text": ""})
+    assert config(tmp_path / "model.gguf")["num_hidden_layers"] == 1
+
+
+def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
+    content = write_small(tmp_path / "model.gguf").read_bytes()
+    (tmp_path / "model.gguf").write_bytes(content.replace(b"llama", b"mamba"))
+    with pytest.raises(ConfigError, match=r"general\.architecture = 'mamba', but pagemesh runs of"):
+        config(tmp_path / "model.gguf")
