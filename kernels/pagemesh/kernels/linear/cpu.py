@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import torch
@@ -19,6 +20,8 @@ from pagemesh.kernels.linear.interface import (
     StepwiseGatedLinear,
     check_weight,
 )
+from pagemesh.kernels.linear.packed import Packed
+from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, form_of, pack
 from pagemesh.kernels.linear.panel_kernel import (
     ARGUMENTS,
     CHUNK_ROWS,
@@ -60,9 +63,13 @@ def make_cpu_gated_linear(
 class PanelLinear:
     """`Linear` over a weight in panels."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        check_weight(weight, bias, DTYPES, is_gated=False)
-        self._panels = make_panels(_padded(weight), _padded(_bias(weight, bias)), len(weight), None)
+    def __init__(self, weight: torch.Tensor | Packed, bias: torch.Tensor | None) -> None:
+        if isinstance(weight, torch.Tensor):
+            check_weight(weight, bias, DTYPES, is_gated=False)
+        num_rows = weight.shape[0]
+        self._panels = make_panels(
+            _in_order(weight, _padded), _padded(_bias(num_rows, bias)), num_rows, None
+        )
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         return self._panels.multiply(inputs, None)
@@ -74,10 +81,17 @@ class PanelLinear:
 class GatedPanelLinear:
     """`GatedLinear` over a weight in panels of 16 gates and their ups."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate) -> None:
-        check_weight(weight, bias, DTYPES, is_gated=True)
+    def __init__(
+        self, weight: torch.Tensor | Packed, bias: torch.Tensor | None, gate: Gate
+    ) -> None:
+        if isinstance(weight, torch.Tensor):
+            check_weight(weight, bias, DTYPES, is_gated=True)
+        num_rows = weight.shape[0]
         self._panels = make_panels(
-            _interleaved(weight), _interleaved(_bias(weight, bias)), len(weight) // 2, gate
+            _in_order(weight, _interleaved),
+            _interleaved(_bias(num_rows, bias)),
+            num_rows // 2,
+            gate,
         )
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -93,7 +107,7 @@ class Panels(Protocol):
 
 
 def make_panels(
-    weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
+    weight: torch.Tensor | Packed, bias: torch.Tensor, num_columns: int, gate: Gate | None
 ) -> Panels:
     """The best for this processor's class; `weight` is [panels · 32, in], `bias` float32 [panels · 32]."""
     if weight.dtype == torch.bfloat16 and current_isa() == CpuIsa.AMX:
@@ -103,23 +117,32 @@ def make_panels(
 
 class _VectorPanels:
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
+        self, weight: torch.Tensor | Packed, bias: torch.Tensor, num_columns: int, gate: Gate | None
     ) -> None:
         self._num_columns = num_columns
         self._num_inputs = weight.shape[1]
         self._dtype = weight.dtype
         is_paired = weight.dtype == torch.bfloat16
+        self._bias = bias
+        self._uses_dots = is_paired and current_isa().has_pair_dots
+        name = str(weight.dtype).removeprefix("torch.")
+        self._num_panels = weight.shape[0] // COLUMNS
+        if isinstance(weight, Packed):
+            form = form_of(weight, "pairs" if self._uses_dots else "singles")
+            self._num_padded = -self._num_inputs % STEP_INPUTS
+            num_inputs = self._num_inputs + self._num_padded
+            self._num_steps = num_inputs // 2 if self._uses_dots else num_inputs
+            assert form is not None
+            self._weight = place_packed(pack(weight, form))
+            self._function = compile_panels(PanelVariant(name, self._uses_dots, gate, form))
+            return
         inputs_per_step = 2 if is_paired else 1
         # An odd last input has a partner of zeros.
         self._num_padded = -self._num_inputs % inputs_per_step
         weight = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
-        self._num_panels = len(weight) // COLUMNS
         self._num_steps = weight.shape[1] // inputs_per_step
         steps = weight.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
         self._weight = place_packed(steps.transpose(1, 2).contiguous())
-        self._bias = bias
-        self._uses_dots = is_paired and current_isa().has_pair_dots
-        name = str(weight.dtype).removeprefix("torch.")
         self._function = compile_panels(PanelVariant(name, self._uses_dots, gate))
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
@@ -157,8 +180,17 @@ class _VectorPanels:
         return inputs if self._uses_dots else widen(inputs)
 
 
-def _bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.zeros(len(weight)) if bias is None else bias.float()
+def _in_order(
+    weight: torch.Tensor | Packed, arrange: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor | Packed:
+    """A weight's rows as `arrange` puts them; what fills panels up is of no matter."""
+    if isinstance(weight, torch.Tensor):
+        return arrange(weight)
+    return weight.take_rows(arrange(torch.arange(weight.shape[0])))
+
+
+def _bias(num_rows: int, bias: torch.Tensor | None) -> torch.Tensor:
+    return torch.zeros(num_rows) if bias is None else bias.float()
 
 
 def _padded(rows: torch.Tensor, multiple: int = COLUMNS) -> torch.Tensor:

@@ -10,13 +10,14 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
+from pagemesh.kernels.linear.packed import Packed
+from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, form_of, pack
 from pagemesh.kernels.linear.panel_kernel import with_zeros
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_kernel import (
     ARGUMENTS,
     BLOCK_ROWS,
     MAX_CHUNK_ROWS,
-    STEP_INPUTS,
     compile_tiles,
 )
 from pagemesh.kernels.packed_weights import place_packed
@@ -70,15 +71,26 @@ class TilePanels:
     """`Panels` of tiles."""
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
+        self, weight: torch.Tensor | Packed, bias: torch.Tensor, num_columns: int, gate: Gate | None
     ) -> None:
         self._num_columns = num_columns
+        num_rows, num_inputs = weight.shape
         # Inputs that fill no step have company of zeros.
-        self._num_padded = -weight.shape[1] % STEP_INPUTS
-        self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
-        self._num_panels, self._num_steps = self._weight.shape[:2]
+        self._num_padded = -num_inputs % STEP_INPUTS
+        self._num_panels = num_rows // COLUMNS
+        self._num_steps = (num_inputs + self._num_padded) // STEP_INPUTS
         self._bias = bias
-        self._function = compile_tiles(gate)
+        if isinstance(weight, torch.Tensor):
+            self._most_part_steps = _PART_STEPS
+            self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
+            self._function = compile_tiles(gate)
+        else:
+            form = form_of(weight, "tiles")
+            assert form is not None
+            self._most_part_steps = PART_INPUTS // STEP_INPUTS
+            self._weight = place_packed(pack(weight, form))
+            self._function = compile_tiles(gate, form)
+        self._is_packed = isinstance(weight, Packed)
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         if inputs.stride(1) != 1:
@@ -102,7 +114,7 @@ class TilePanels:
             items.chunk_rows,
             num_rows,
             self._num_steps,
-            _PART_STEPS if num_rows > BLOCK_ROWS else self._num_steps,
+            self._most_part_steps if self._is_packed or num_rows > BLOCK_ROWS else self._num_steps,
             self._num_columns,
             self._weight.data_ptr(),
             self._bias.data_ptr(),
