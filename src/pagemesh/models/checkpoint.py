@@ -8,11 +8,11 @@ trainings differ in practically every sampled block.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import torch
@@ -40,9 +40,15 @@ class Checkpoint:
         return cls(*read_headers(folder))
 
     def check(
-        self, shapes: Mapping[str, tuple[int, ...]], may_ignore: Callable[[str], bool]
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        may_ignore: Callable[[str], bool],
+        dtypes: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
-        """Raise ConfigError for the first tensor that is missing, misshapen, unusable or unexpected."""
+        """Raise ConfigError for the first tensor that is missing, misshapen, unusable or unexpected.
+
+        `dtypes` are the types that tensors may have, where they are no ordinary floats.
+        """
         for name, shape in shapes.items():
             entry = self.entries.get(name)
             if entry is None:
@@ -52,10 +58,11 @@ class Checkpoint:
                     f"{entry.path} has the tensor {name} with shape {list(entry.shape)}, "
                     f"but config.json asks for {list(shape)}"
                 )
-            if entry.dtype not in _DTYPES:
+            supported = dtypes.get(name, _DTYPES)
+            if entry.dtype not in supported:
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} of type {entry.dtype}, "
-                    f"but only {', '.join(sorted(_DTYPES))} can be loaded"
+                    f"but only {', '.join(sorted(supported))} can be loaded"
                 )
         for name, entry in self.entries.items():
             if name not in shapes and not may_ignore(name):

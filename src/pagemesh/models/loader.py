@@ -20,6 +20,12 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
+from pagemesh.models.quantization.methods import (
+    check_asked,
+    read_quantization,
+    refuse_in_transformers,
+)
+from pagemesh.models.quantization.parts import Packings
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope import fix_ropes
@@ -94,9 +100,12 @@ def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedMode
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
+    quantization = read_quantization(settings)
+    check_asked(config.quantization, quantization, settings)
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
+        refuse_in_transformers(quantization, settings)
         return _load_with_transformers(config, folder, settings, target)
     if architecture is None:
         raise unknown_architecture(settings)
@@ -118,17 +127,22 @@ def _load_decoder(
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder) as checkpoint:
         sources = architecture.named_sources(spec, checkpoint.entries.keys())
+        packings = Packings(read_quantization(settings), sources, checkpoint.entries)
+        expected = {source.tensor: source.shape for source in packings.plain(sources)}
+        expected |= {part.tensor: part.shape for part in packings.parts}
         checkpoint.check(
-            {source.tensor: source.shape for source in sources},
-            lambda name: architecture.may_ignore(name, spec),
+            expected,
+            lambda name: name in packings.unread or architecture.may_ignore(name, spec),
+            {part.tensor: part.dtypes for part in packings.parts},
         )
-        tensors = [source.tensor for source in sources]
         scales = CheckpointScales(checkpoint, kv_dtype)
-        tensors += scales.tensors
-        identity = fingerprint({"spec": asdict(spec)}, dtype, checkpoint, tensors)
+        facts = {"spec": asdict(spec), **packings.facts}
+        identity = fingerprint(facts, dtype, checkpoint, [*expected, *scales.tensors])
         shapes = spec.parameter_shapes()
         writer = target.writer
-        parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype], writer)
+        parameters = CheckpointParameters(
+            checkpoint, sources, shapes, _DTYPES[dtype], writer, packings
+        )
         with writer.computing():
             decoder = assemble(spec, parameters, max_model_len)
             layer_attention = scales.give(

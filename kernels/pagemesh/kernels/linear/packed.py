@@ -6,9 +6,9 @@ Values are computed in float32 and rounded once to the type of the rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
@@ -16,6 +16,9 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Packed(ABC):
     """What all kinds have in common: rows are the last but one dimension of each of their tensors."""
+
+    shared: ClassVar[frozenset[str]] = frozenset()
+    """Tensors that all rows have in common: one row, in the rows' dimension."""
 
     dtype: torch.dtype
     """Of the rows that are multiplied with it."""
@@ -29,6 +32,10 @@ class Packed(ABC):
     def dense(self) -> torch.Tensor:
         """What it stands for, of its shape and type."""
 
+    @abstractmethod
+    def bound(self) -> torch.Tensor:
+        """float32, one number that none of its own is farther from 0 than; NaN or infinite if one of them may be."""
+
     @property
     def device(self) -> torch.device:
         return next(iter(self._tensors().values())).device
@@ -40,44 +47,77 @@ class Packed(ABC):
 
     def matrix(self, number: int) -> Self:
         """One of a stack; no copy."""
-        return self._each(lambda tensor: tensor[number])
+        return self._with({name: tensor[number] for name, tensor in self._tensors().items()})
 
     def take_rows(self, order: torch.Tensor) -> Self:
         """A copy with these rows, int64 on the weight's device, in this order."""
-        return self._each(lambda tensor: _take_rows(tensor, order))
+        of_rows = {k: each for k, each in self._tensors().items() if k not in self.shared}
+        return self._with({name: _take_rows(tensor, order) for name, tensor in of_rows.items()})
 
     def above(self, others: Sequence[object]) -> Self | None:
         """With the rows of others below its own; None if they differ in more than their numbers."""
+        alike = self._alike(others)
+        if alike is None or any(
+            not torch.equal(tensor, other._tensors()[name])
+            for name, tensor in self._tensors().items()
+            if name in self.shared
+            for other in alike
+        ):
+            return None
+        return self._joined(alike, lambda tensors: torch.cat(tensors, -2), self.shared)
+
+    def beside(self, others: Sequence[object]) -> Self | None:
+        """A stack of matrices of one shape; None if they differ in more than their numbers."""
+        alike = self._alike(others)
+        if alike is None or any(other.shape != self.shape for other in alike):
+            return None
+        return self._joined(alike, torch.stack, frozenset())
+
+    def _alike(self, others: Sequence[object]) -> list[Self] | None:
+        """All of them, itself first; None unless they differ in numbers and in how many rows there are alone."""
         tensors = self._tensors()
-        stacked = {name: [tensor] for name, tensor in tensors.items()}
+        alike = [self]
         for other in others:
             if not isinstance(other, type(self)):
                 return None
             own = other._tensors()
-            if own.keys() != tensors.keys() or replace(other, **tensors) != self:
+            # With its tensors the other one is equal to it, or differs in what is no tensor.
+            if own.keys() != tensors.keys() or other._with(tensors) != self:
                 return None
             for name, tensor in own.items():
                 like = tensors[name]
-                if tensor.dtype != like.dtype or tensor.shape[-1] != like.shape[-1]:
+                if (tensor.dtype, tensor.shape[-1]) != (like.dtype, like.shape[-1]):
                     return None
-                stacked[name].append(tensor)
-        return replace(self, **{name: torch.cat(parts, -2) for name, parts in stacked.items()})
+            alike.append(other)
+        return alike
+
+    def _joined(
+        self,
+        alike: Sequence[Self],
+        join: Callable[[list[torch.Tensor]], torch.Tensor],
+        left: frozenset[str],
+    ) -> Self:
+        names = [name for name in self._tensors() if name not in left]
+        return self._with({n: join([each._tensors()[n] for each in alike]) for n in names})
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
 
-    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        return replace(self, **{name: change(each) for name, each in self._tensors().items()})
+    def _with(self, tensors: Mapping[str, Any]) -> Self:
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInt(Packed):
-    """Whole numbers of 4 or 8 bits: scale · (code - centre) - minimum, where a run of inputs shares scale and minimum.
+    """Whole numbers of 4 or 8 bits: scale · (code - zero point) - minimum, where a group of inputs shares all three.
 
     A scale is a number, or a number times a unit that a run of scales shares (as in llama.cpp's K-quants, whose
-    products do not fit a half); a minimum likewise. A zero point is a minimum whose unit is the scale.
+    products do not fit a half); a minimum likewise. A group is a run of inputs, or any of them (GPTQ's act-order):
+    codes stay in the order of the inputs, which is that of the sums.
     """
+
+    shared: ClassVar[frozenset[str]] = frozenset({"input_groups"})
 
     codes: torch.Tensor
     """uint8 [..., out, in], or of 4 bits [..., out, in / 2], an even input's in the lower half of its byte."""
@@ -90,6 +130,11 @@ class GroupInt(Packed):
     """Inputs that share a scale; divides their number."""
 
     centre: int = 0
+    """The zero point of all groups."""
+
+    zero_points: torch.Tensor | None = None
+    """uint8 [..., out, groups], in the place of the centre."""
+
     minimums: torch.Tensor | None = None
     """Like the scales."""
 
@@ -98,18 +143,36 @@ class GroupInt(Packed):
 
     minimum_units: torch.Tensor | None = None
 
+    input_groups: torch.Tensor | None = None
+    """int32 [..., 1, in]: the group of each input, where groups are not runs in a row."""
+
     @property
     def shape(self) -> torch.Size:
         *leading, num_bytes = self.codes.shape
         return torch.Size((*leading, num_bytes * (8 // self.bits)))
 
     def dense(self) -> torch.Tensor:
-        codes = self.codes if self.bits == 8 else unpack_halves(self.codes)
-        groups = (codes.float() - self.centre).unflatten(-1, (-1, self.group_size))
-        values = groups * _products(self.scales, self.scale_units).unsqueeze(-1)
+        codes = (self.codes if self.bits == 8 else unpack_halves(self.codes)).float()
+        codes -= self.centre if self.zero_points is None else self._of_inputs(self.zero_points)
+        codes *= self._of_inputs(_products(self.scales, self.scale_units))
         if self.minimums is not None:
-            values -= _products(self.minimums, self.minimum_units).unsqueeze(-1)
-        return values.flatten(-2).to(self.dtype)
+            codes -= self._of_inputs(_products(self.minimums, self.minimum_units))
+        return codes.to(self.dtype)
+
+    def bound(self) -> torch.Tensor:
+        farthest = (1 << self.bits) - 1
+        if self.zero_points is None:
+            farthest = max(self.centre, farthest - self.centre)
+        bound = _products(self.scales, self.scale_units).abs().amax() * farthest
+        if self.minimums is not None:
+            bound = bound + _products(self.minimums, self.minimum_units).abs().amax()
+        return bound
+
+    def _of_inputs(self, of_groups: torch.Tensor) -> torch.Tensor:
+        """[..., out, in] of [..., out, groups], float32."""
+        if self.input_groups is None:
+            return of_groups.float().repeat_interleave(self.group_size, -1)
+        return of_groups.float().gather(-1, self.input_groups.long().expand(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +186,13 @@ class Codebook(Packed):
     """uint8 [..., out, in / 2], an even input's in the lower half of its byte."""
 
     scales: torch.Tensor
-    """[..., out, groups]: float16, bfloat16 or float32."""
+    """[..., out, groups]: float16, bfloat16, float32, or float8_e8m0fnu, powers of two."""
 
     table: tuple[float, ...]
     """16 numbers, each a float32."""
 
     group_size: int
+    """Inputs that share a scale; divides their number."""
 
     @property
     def shape(self) -> torch.Size:
@@ -137,8 +201,13 @@ class Codebook(Packed):
 
     def dense(self) -> torch.Tensor:
         table = torch.tensor(self.table, device=self.device)
-        groups = table[unpack_halves(self.codes).long()].unflatten(-1, (-1, self.group_size))
-        return (groups * self.scales.float().unsqueeze(-1)).flatten(-2).to(self.dtype)
+        numbers = table[unpack_halves(self.codes).int()]
+        return numbers.mul_(self.scales.float().repeat_interleave(self.group_size, -1)).to(
+            self.dtype
+        )
+
+    def bound(self) -> torch.Tensor:
+        return self.scales.float().abs().amax() * max(map(abs, self.table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +234,11 @@ class ScaledFp8(Packed):
         scales = self.scales.repeat_interleave(self.group_size, -1)[..., : self.shape[-1]]
         return (self.numbers.float() * scales).to(self.dtype)
 
+    def bound(self) -> torch.Tensor:
+        has_nan = ((self.numbers.view(torch.uint8) & 0x7F) == 0x7F).any()
+        largest = self.scales.abs().amax() * torch.finfo(torch.float8_e4m3fn).max
+        return torch.where(has_nan, torch.nan, largest)
+
 
 def unpack_halves(codes: torch.Tensor) -> torch.Tensor:
     """Codes of 4 bits [..., n], two in a byte, as uint8 [..., 2 · n]."""
@@ -173,8 +247,7 @@ def unpack_halves(codes: torch.Tensor) -> torch.Tensor:
 
 def pack_halves(codes: torch.Tensor) -> torch.Tensor:
     """The way back: uint8 [..., 2 · n] below 16 → [..., n]."""
-    even, odd = codes.unflatten(-1, (-1, 2)).unbind(-1)
-    return even | odd << 4
+    return codes[..., ::2] | codes[..., 1::2] << 4
 
 
 def _products(numbers: torch.Tensor, units: torch.Tensor | None) -> torch.Tensor:
@@ -182,11 +255,10 @@ def _products(numbers: torch.Tensor, units: torch.Tensor | None) -> torch.Tensor
     values = numbers.float()
     if units is None:
         return values
-    runs = values.unflatten(-1, (units.shape[-1], -1))
-    return (runs * units.float().unsqueeze(-1)).flatten(-2)
+    return values * units.float().repeat_interleave(values.shape[-1] // units.shape[-1], -1)
 
 
 def _take_rows(tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype == torch.float8_e4m3fn:  # of which torch takes no rows
+    if tensor.dtype.itemsize == 1:  # of whose floats torch takes no rows on every device
         return tensor.view(torch.uint8).index_select(-2, order).view(tensor.dtype)
     return tensor.index_select(-2, order)

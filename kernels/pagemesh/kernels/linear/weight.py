@@ -55,7 +55,10 @@ class Dense:
         return Dense(self.tensor.index_select(-2, order))
 
 
-Plain: TypeAlias = Dense | GroupInt | Codebook | ScaledFp8
+Quantised: TypeAlias = GroupInt | Codebook | ScaledFp8
+"""Of one kind of `Packed`."""
+
+Plain: TypeAlias = Dense | Quantised
 """Of one kind from the first row to the last."""
 
 
@@ -64,11 +67,12 @@ class RowStack:
     """Weights of different kinds, one below the other: of a checkpoint that gives more bits to values than to queries."""
 
     parts: tuple[Plain, ...]
-    """[rows, in] each, of one type and device; at least two."""
+    """[..., rows, in] each, of one type and device; at least two."""
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((sum(self._num_rows), self.parts[0].shape[-1]))
+        *leading, _, num_inputs = self.parts[0].shape
+        return torch.Size((*leading, sum(part.shape[-2] for part in self.parts), num_inputs))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -83,22 +87,23 @@ class RowStack:
         return sum(part.num_bytes for part in self.parts)
 
     def dense(self) -> torch.Tensor:
-        return torch.cat([part.dense() for part in self.parts])
+        return torch.cat([part.dense() for part in self.parts], -2)
+
+    def matrix(self, number: int) -> RowStack:
+        """One of a stack; no copy."""
+        return RowStack(tuple(part.matrix(number) for part in self.parts))
 
     def take_rows(self, order: torch.Tensor) -> RowStack:
         """A copy with the rows of each part in another order; ValueError for one that mixes parts."""
-        parts, begin = [], 0
-        for part, own in zip(self.parts, order.split(self._num_rows), strict=True):
-            own = own - begin
-            if own.numel() and not (0 <= int(own.min()) <= int(own.max()) < part.shape[0]):
+        parts: list[Plain] = []
+        begin = 0
+        for part in self.parts:
+            own = order[begin : begin + part.shape[-2]] - begin
+            if own.numel() and not (0 <= int(own.min()) <= int(own.max()) < part.shape[-2]):
                 raise ValueError("rows of one kind of weight cannot go among those of another")
             parts.append(part.take_rows(own))
-            begin += part.shape[0]
+            begin += part.shape[-2]
         return RowStack(tuple(parts))
-
-    @property
-    def _num_rows(self) -> list[int]:
-        return [part.shape[0] for part in self.parts]
 
 
 Weight: TypeAlias = Plain | RowStack
@@ -106,11 +111,19 @@ Weight: TypeAlias = Plain | RowStack
 
 
 def stack_rows(parts: Sequence[Plain]) -> Weight:
-    """Matrices [rows, in] below each other: one of their kind if they have one, else a `RowStack`."""
+    """Matrices [rows, in], or stacks of them, below each other: one of their kind if they have one, else a
+    `RowStack`."""
     first, *others = parts
     if not others:
         return first
     if isinstance(first, Dense):
         dense = [part.tensor for part in parts if isinstance(part, Dense)]
-        return Dense(torch.cat(dense)) if len(dense) == len(parts) else RowStack(tuple(parts))
+        return Dense(torch.cat(dense, -2)) if len(dense) == len(parts) else RowStack(tuple(parts))
     return first.above(others) or RowStack(tuple(parts))
+
+
+def stack_matrices(parts: Sequence[Plain]) -> Plain:
+    """A stack of matrices of one shape: of their kind if they have one, else of what they stand for."""
+    first, *others = parts
+    together = None if isinstance(first, Dense) else first.beside(others)
+    return together or Dense(torch.stack([part.dense() for part in parts]))
