@@ -55,6 +55,9 @@ class PackedForm(NamedTuple):
     """What code is compiled for."""
 
     order: Order
+    dtype: str
+    """What the numbers are rounded to, by torch's name; bfloat16, but for singles."""
+
     bits: Literal[4, 8]
     group_inputs: int
     """Inputs of a part that share a scale."""
@@ -90,8 +93,7 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
     group = PART_INPUTS if is_row else min(group_size, PART_INPUTS)
     if group < _MIN_GROUP or PART_INPUTS % group or (group_size % group and not is_row):
         return None
-    is_in_runs = not isinstance(weight, GroupInt) or weight.input_groups is None
-    if weight.dtype != torch.bfloat16 or not is_in_runs:
+    if isinstance(weight, GroupInt) and weight.input_groups is not None:
         return None
     places: dict[str, Rows] = {}
     end = 0
@@ -106,6 +108,7 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
         end += -(-number * row_bytes // LINE_BYTES) * LINE_BYTES
     return PackedForm(
         order=order,
+        dtype=str(weight.dtype).removeprefix("torch."),
         bits=_bits(weight),
         group_inputs=group,
         scales=places["scales"],

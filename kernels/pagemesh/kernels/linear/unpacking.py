@@ -181,17 +181,25 @@ class Unpacking:
         if form.order == "singles":
             place = b.mul(line, e.int64(len(vectors) * LANES))
             for number, vector in enumerate(vectors):
-                e.store(
-                    round_to_bfloat16(e, vector),
-                    e.at(target, b.add(place, e.int64(number * LANES))),
-                    64,
-                )
+                own = e.at(target, b.add(place, e.int64(number * LANES)))
+                e.store(self._rounded(vector), own, 64)
             return
         halves = [round_to_pairs(e, *vectors[at : at + 2]) for at in range(0, len(vectors), 2)]
         num_pairs = len(halves) // 2
         for number, pairs in enumerate(halves):
             pair = b.add(b.mul(line, e.int64(num_pairs)), e.int64(number // 2))
             e.store(pairs, e.at(target, self._pair_place(pair, number % 2)), 64)
+
+    def _rounded(self, vector: ir.Value) -> ir.Value:
+        """As a dense weight's numbers are, in float32 again."""
+        b = self._e.builder
+        match self._form.dtype:
+            case "bfloat16":
+                return round_to_bfloat16(self._e, vector)
+            case "float16":
+                return b.fpext(b.fptrunc(vector, ir.VectorType(ir.HalfType(), LANES)), VEC)
+            case _:
+                return vector
 
     def _pair_place(self, pair: ir.Value, half: int) -> ir.Value:
         """Of 16 columns with a pair of inputs, in elements."""
