@@ -10,9 +10,9 @@ import torch
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
-from pagemesh.kernels.linear.packed import Codebook, GroupInt, Packed, ScaledFp8
+from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.packed_parts import form_of, pack
-from pagemesh.kernels.linear.weight import RowStack
+from pagemesh.kernels.linear.weight import Quantised, RowStack
 from tests.support.cpu_isas import isas
 
 BF16: Final = torch.bfloat16
@@ -27,22 +27,22 @@ def halves(num_outputs: int, number: int, factor: float = 0.01) -> torch.Tensor:
     return (torch.rand(num_outputs, number) * factor).half()
 
 
-def symmetric(out: int, inputs: int, dtype: torch.dtype, group: int = 32) -> Packed:
+def symmetric(out: int, inputs: int, dtype: torch.dtype, group: int = 32) -> Quantised:
     return GroupInt(dtype, codes(out, inputs // 2), halves(out, inputs // group), 4, group, 8)
 
 
-def zero_points(out: int, inputs: int, dtype: torch.dtype) -> Packed:
+def zero_points(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     zeros = codes(out, inputs // 64, 16)
     scales = halves(out, inputs // 64)
     return GroupInt(dtype, codes(out, inputs // 2), scales, 4, 64, zero_points=zeros)
 
 
-def minimums(out: int, inputs: int, dtype: torch.dtype) -> Packed:
+def minimums(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     least = halves(out, inputs // 32, 0.1).bfloat16()
     return GroupInt(dtype, codes(out, inputs), halves(out, inputs // 32), 8, 32, minimums=least)
 
 
-def units(out: int, inputs: int, dtype: torch.dtype) -> Packed:
+def units(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     """As Q4_K's are."""
     return GroupInt(
         dtype,
@@ -56,24 +56,24 @@ def units(out: int, inputs: int, dtype: torch.dtype) -> Packed:
     )
 
 
-def small_groups(out: int, inputs: int, dtype: torch.dtype) -> Packed:
+def small_groups(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     """As Q6_K's are."""
     scales = torch.randint(-128, 128, (out, inputs // 16), dtype=torch.int8)
     factors = halves(out, inputs // 256, 0.001)
     return GroupInt(dtype, codes(out, inputs, 64), scales, 8, 16, 32, scale_units=factors)
 
 
-def whole_rows(out: int, inputs: int, dtype: torch.dtype) -> Packed:
+def whole_rows(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     return GroupInt(dtype, codes(out, inputs), torch.rand(out, 1) / 100, 8, inputs, 128)
 
 
-def table(out: int, inputs: int, dtype: torch.dtype) -> Packed:
+def table(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     scales = torch.exp2(torch.randint(-9, -3, (out, inputs // 32)).float()).bfloat16()
     numbers = (*FP4, *(-number for number in FP4))
     return Codebook(dtype, codes(out, inputs // 2), scales, numbers, 32)
 
 
-def floats(out: int, inputs: int, dtype: torch.dtype) -> Packed:
+def floats(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     numbers = codes(out, inputs)
     # But for NaN, all there are.
     numbers[(numbers & 127) == 127] = 3
@@ -81,7 +81,7 @@ def floats(out: int, inputs: int, dtype: torch.dtype) -> Packed:
     return ScaledFp8(dtype, numbers.view(torch.float8_e4m3fn), scales, 128)
 
 
-KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Packed]]] = {
+KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Quantised]]] = {
     "symmetric": symmetric,
     "zero points": zero_points,
     "minimums": minimums,
@@ -166,7 +166,7 @@ def test_rows_of_several_kinds_are_multiplied_kind_by_kind(isa: CpuIsa) -> None:
     ],
 )
 def test_what_fits_no_part_is_multiplied_as_what_it_stands_for(
-    weight: Callable[[], Packed],
+    weight: Callable[[], Quantised],
 ) -> None:
     made = weight()
     assert form_of(made, "pairs") is None

@@ -87,7 +87,8 @@ def round_to_pairs(e: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
         b.trunc(b.lshr(b.bitcast(round_to_bfloat16(e, each), VEC_I32), _all(16)), numbers)
         for each in (first, second)
     ]
-    return b.bitcast(e.shuffle(*halves, range(2 * LANES)), VEC_I32)
+    first, second = halves
+    return b.bitcast(e.shuffle(first, second, range(2 * LANES)), VEC_I32)
 
 
 def _all(number: int) -> ir.Constant:

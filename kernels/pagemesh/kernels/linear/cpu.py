@@ -19,7 +19,7 @@ from pagemesh.kernels.linear.interface import (
     check_weight,
 )
 from pagemesh.kernels.linear.packed import Packed
-from pagemesh.kernels.linear.packed_parts import Order, PackedForm, form_of
+from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.vector_panels import VectorPanels
@@ -114,10 +114,10 @@ def make_panels(
     order: Order = "singles"
     if weight.dtype == torch.bfloat16 and current_isa().has_pair_dots:
         order = "tiles" if current_isa() == CpuIsa.AMX else "pairs"
-    taken: torch.Tensor | tuple[Packed, PackedForm]
+    taken: torch.Tensor | FormedRows
     if isinstance(weight, Packed):
         form = form_of(weight, order)
-        taken = weight.dense() if form is None else (weight, form)
+        taken = weight.dense() if form is None else FormedRows(weight, form)
     else:
         taken = weight
     if order == "tiles":

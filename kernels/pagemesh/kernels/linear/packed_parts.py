@@ -86,6 +86,13 @@ class PackedForm(NamedTuple):
         return self.codes_offset + PART_INPUTS // self.line_inputs * LINE_BYTES
 
 
+class FormedRows(NamedTuple):
+    """A weight whose rows fill panels, and how they are packed."""
+
+    rows: Packed
+    form: PackedForm
+
+
 def form_of(weight: Packed, order: Order) -> PackedForm | None:
     """How a weight is packed; None for one that is to be dense."""
     group_size, num_inputs = _group_size(weight), weight.shape[-1]
@@ -128,7 +135,7 @@ def pack(weight: Packed, form: PackedForm) -> torch.Tensor:
     num_inputs = codes.shape[1]
     lines = _lines(codes.view(-1, COLUMNS, num_inputs), form)
     per_part = PART_INPUTS // form.line_inputs
-    pieces = []
+    pieces: list[torch.Tensor] = []
     for part in range(-(-num_inputs // PART_INPUTS)):
         pieces += _head(weight, form, part)
         pieces.append(lines[:, part * per_part : (part + 1) * per_part].flatten(1))

@@ -10,10 +10,9 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.packed import Packed
-from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, PackedForm, pack
-from pagemesh.kernels.linear.panel_kernel import with_zeros
+from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, FormedRows, pack
 from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.prepared_rows import with_zeros
 from pagemesh.kernels.linear.tile_kernel import (
     ARGUMENTS,
     BLOCK_ROWS,
@@ -72,13 +71,13 @@ class TilePanels:
 
     def __init__(
         self,
-        weight: torch.Tensor | tuple[Packed, PackedForm],
+        weight: torch.Tensor | FormedRows,
         bias: torch.Tensor,
         num_columns: int,
         gate: Gate | None,
     ) -> None:
         self._num_columns = num_columns
-        rows, form = (weight, None) if isinstance(weight, torch.Tensor) else weight
+        rows, form = weight if isinstance(weight, FormedRows) else (weight, None)
         num_rows, num_inputs = rows.shape
         # Inputs that fill no step have company of zeros.
         self._num_padded = -num_inputs % STEP_INPUTS
@@ -86,10 +85,10 @@ class TilePanels:
         self._num_steps = (num_inputs + self._num_padded) // STEP_INPUTS
         self._bias = bias
         self._is_packed = form is not None
-        if form is None:
-            self._weight = _pack(functional.pad(rows, (0, self._num_padded)))
+        if isinstance(weight, torch.Tensor):
+            self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
         else:
-            self._weight = place_packed(pack(rows, form))
+            self._weight = place_packed(pack(*weight))
         self._function = compile_tiles(gate, form)
 
     def multiply(

@@ -146,15 +146,20 @@ class Unpacking:
     def _decoded(self, shifted: ir.Value) -> ir.Value:
         """What the lowest bits of each lane stand for."""
         e, b, form = self._e, self._e.builder, self._form
-        codes = b.and_(shifted, ir.Constant(VEC_I32, [(1 << form.bits) - 1] * LANES))
-        if form.decode == "int":
-            return b.sitofp(codes, VEC)
+        codes = b.and_(shifted, _all((1 << form.bits) - 1))
         if form.decode == "e4m3":
             return self._float(codes)
-        table = ir.Constant(VEC, list(form.decode))
+        if form.bits == 8:
+            return b.sitofp(codes, VEC)
         if current_isa() in _AVX512:
+            # By the lowest four bits of each lane: in one instruction, where masking and converting are two.
+            table = ir.Constant(VEC, list(self._entries()))
             return e.intrinsic("llvm.x86.avx512.permvar.sf.512", VEC, table, shifted)
-        return self._looked_up(table, codes)
+        return b.sitofp(codes, VEC) if form.decode == "int" else self._looked_up(codes)
+
+    def _entries(self) -> Sequence[float]:
+        decode = self._form.decode
+        return decode if isinstance(decode, tuple) else [float(code) for code in range(16)]
 
     def _float(self, codes: ir.Value) -> ir.Value:
         """Of 8 bits; those without a leading one are whole numbers: as floats they would take very long."""
@@ -167,13 +172,13 @@ class Unpacking:
         sign = b.shl(b.and_(codes, _all(0x80)), _all(24))
         return b.bitcast(b.or_(value, sign), VEC)
 
-    def _looked_up(self, table: ir.Value, codes: ir.Value) -> ir.Value:
+    def _looked_up(self, codes: ir.Value) -> ir.Value:
         """Entry by entry: processors without an instruction for it."""
         b = self._e.builder
         values = self._e.splat(0.0)
-        for number in range(16):
-            entry = self._e.lane(table, number)
-            values = b.select(b.icmp_signed("==", codes, _all(number)), entry, values)
+        for number, entry in enumerate(self._entries()):
+            is_it = b.icmp_signed("==", codes, _all(number))
+            values = b.select(is_it, self._e.splat(entry), values)
         return values
 
     def _store(self, vectors: Sequence[ir.Value], line: ir.Value, target: ir.Value) -> None:

@@ -10,17 +10,15 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.packed import Packed
-from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, PackedForm, pack
+from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, pack
 from pagemesh.kernels.linear.panel_kernel import (
     ARGUMENTS,
     CHUNK_ROWS,
     PanelVariant,
     compile_panels,
-    widen,
-    with_zeros,
 )
 from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.prepared_rows import widen, with_zeros
 from pagemesh.kernels.packed_weights import place_packed
 
 _MIN_SHARED_PRODUCTS: Final = 1 << 17
@@ -34,7 +32,7 @@ class VectorPanels:
 
     def __init__(
         self,
-        weight: torch.Tensor | tuple[Packed, PackedForm],
+        weight: torch.Tensor | FormedRows,
         bias: torch.Tensor,
         num_columns: int,
         gate: Gate | None,
@@ -44,8 +42,7 @@ class VectorPanels:
         self._num_columns = num_columns
         self._bias = bias
         self._uses_dots = uses_dots
-        is_dense = isinstance(weight, torch.Tensor)
-        rows, form = (weight, None) if is_dense else weight
+        rows, form = weight if isinstance(weight, FormedRows) else (weight, None)
         num_rows, self._num_inputs = rows.shape
         self._dtype = rows.dtype
         self._num_panels = num_rows // COLUMNS
@@ -55,14 +52,14 @@ class VectorPanels:
         # Inputs that fill no step have company of zeros.
         self._num_padded = -self._num_inputs % (inputs_per_step if form is None else STEP_INPUTS)
         num_inputs = self._num_inputs + self._num_padded
-        if form is None:
+        if isinstance(weight, torch.Tensor):
             self._num_steps = num_inputs // inputs_per_step
-            steps = functional.pad(rows, (0, self._num_padded)) if self._num_padded else rows
+            steps = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
             steps = steps.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
             self._weight = place_packed(steps.transpose(1, 2).contiguous())
         else:
             self._num_steps = num_inputs // 2 if uses_dots else num_inputs
-            self._weight = place_packed(pack(rows, form))
+            self._weight = place_packed(pack(*weight))
 
     def multiply(
         self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
