@@ -23,6 +23,19 @@ CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon", "ne
 
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
+QuantizationName = Literal[
+    "awq",
+    "awq_marlin",
+    "gptq",
+    "gptq_marlin",
+    "fp8",
+    "fbgemm_fp8",
+    "compressed-tensors",
+    "bitsandbytes",
+    "mxfp4",
+    "torchao",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class HubConfig:
@@ -60,6 +73,9 @@ class ModelConfig:
     model_impl: Literal["auto", "pagemesh", "transformers"] = "auto"
     """Whose code computes the model: pagemesh's own decoder, or transformers' over pagemesh's KV cache;
     auto takes pagemesh's where it knows the architecture."""
+
+    quantization: QuantizationName | None = None
+    """Format that the checkpoint is quantised in, which config.json says as well: another one is refused."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 

@@ -8,11 +8,11 @@ trainings differ in practically every sampled block.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import torch
@@ -50,9 +50,15 @@ class Checkpoint:
         return cls(entries, where, reader)
 
     def check(
-        self, shapes: Mapping[str, tuple[int, ...]], may_ignore: Callable[[str], bool]
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        may_ignore: Callable[[str], bool],
+        dtypes: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
-        """Raise ConfigError for the first tensor that is missing, misshapen, unusable or unexpected."""
+        """Raise ConfigError for the first tensor that is missing, misshapen, unusable or unexpected.
+
+        `dtypes` are the types that tensors may have, where they are no ordinary floats.
+        """
         for name, shape in shapes.items():
             entry = self.entries.get(name)
             if entry is None:
@@ -62,10 +68,11 @@ class Checkpoint:
                     f"{entry.path} has the tensor {name} with shape {list(entry.shape)}, "
                     f"but config.json asks for {list(shape)}"
                 )
-            if entry.dtype not in self._reader.types:
+            supported = dtypes.get(name, self._reader.types)
+            if entry.dtype not in supported:
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} of type {entry.dtype}, "
-                    f"but only {', '.join(sorted(self._reader.types))} can be loaded"
+                    f"but only {', '.join(sorted(supported))} can be loaded"
                 )
         for name, entry in self.entries.items():
             if name not in shapes and not may_ignore(name):
@@ -90,19 +97,14 @@ class Checkpoint:
         self._reader.close()
 
 
-def check_tensors(
+def find_sources(
     checkpoint: Checkpoint, architecture: Architecture, spec: DecoderSpec
-) -> list[Source]:
-    """The tensors that the model is made of, all of which are there and fit; ConfigError for any others."""
+) -> tuple[list[Source], Callable[[str], bool]]:
+    """The tensors that the model is made of, under the names of this checkpoint; and whether others may be there."""
     names = checkpoint.entries.keys()
     if is_gguf(checkpoint.where):
-        sources = gguf_sources(architecture, spec, names)
-        may_ignore = may_ignore_in_gguf
-    else:
-        sources = architecture.named_sources(spec, names)
-        may_ignore = partial(architecture.may_ignore, spec=spec)
-    checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
-    return sources
+        return gguf_sources(architecture, spec, names), may_ignore_in_gguf
+    return architecture.named_sources(spec, names), partial(architecture.may_ignore, spec=spec)
 
 
 # Names how the decoder lays out keys and values; a change makes old and new workers incompatible.

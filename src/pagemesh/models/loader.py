@@ -15,11 +15,17 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble, make_layer_attention
-from pagemesh.models.checkpoint import Checkpoint, check_tensors, fingerprint
+from pagemesh.models.checkpoint import Checkpoint, find_sources, fingerprint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
+from pagemesh.models.quantization.methods import (
+    check_asked,
+    read_quantization,
+    refuse_in_transformers,
+)
+from pagemesh.models.quantization.parts import Packings
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope import fix_ropes
@@ -94,9 +100,12 @@ def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedMode
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
+    quantization = read_quantization(settings)
+    check_asked(config.quantization, quantization, settings)
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
+        refuse_in_transformers(quantization, settings)
         return _load_with_transformers(config, folder, settings, target)
     if architecture is None:
         raise unknown_architecture(settings)
@@ -117,14 +126,23 @@ def _load_decoder(
     dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
-        sources = check_tensors(checkpoint, architecture, spec)
-        tensors = [source.tensor for source in sources]
+        sources, may_ignore = find_sources(checkpoint, architecture, spec)
+        packings = Packings(read_quantization(settings), sources, checkpoint.entries)
+        expected = {source.tensor: source.shape for source in packings.plain(sources)}
+        expected |= {part.tensor: part.shape for part in packings.parts}
+        checkpoint.check(
+            expected,
+            lambda name: name in packings.unread or may_ignore(name),
+            {part.tensor: part.dtypes for part in packings.parts},
+        )
         scales = CheckpointScales(checkpoint, kv_dtype)
-        tensors += scales.tensors
-        identity = fingerprint({"spec": asdict(spec)}, dtype, checkpoint, tensors)
+        facts = {"spec": asdict(spec), **packings.facts}
+        identity = fingerprint(facts, dtype, checkpoint, [*expected, *scales.tensors])
         shapes = spec.parameter_shapes()
         writer = target.writer
-        parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype], writer)
+        parameters = CheckpointParameters(
+            checkpoint, sources, shapes, _DTYPES[dtype], writer, packings
+        )
         with writer.computing():
             decoder = assemble(spec, parameters, max_model_len)
             layer_attention = scales.give(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Final, Literal, NamedTuple, Protocol
 
 import torch
@@ -15,10 +16,13 @@ from pagemesh.config import KvCacheDtype
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.linear import Dense, Linear, Weight, make_linear
+from pagemesh.kernels.linear.weight import Plain, Quantised
 from pagemesh.models.architectures.architecture import Convert, Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.norms import LayerNorm, Norm, RmsNorm
+from pagemesh.models.quantization.interface import Packing
+from pagemesh.models.quantization.parts import NONE_PACKED, Packings, in_order, put_together
 from pagemesh.models.spec import NormSpec
 
 
@@ -137,12 +141,14 @@ class CheckpointParameters:
         shapes: Mapping[str, tuple[int, ...]],
         dtype: torch.dtype,
         writer: WeightWriter = HOST,
+        packings: Packings = NONE_PACKED,
     ) -> None:
         """`shapes` are those of `DecoderSpec.parameter_shapes`, which the sources fill together.
 
         The parameters come to lie where the writer has them.
         """
         self._writer = writer
+        self._packings = packings
         self._unsure: list[tuple[Source, torch.Tensor]] = []
         self._checkpoint = checkpoint
         self._shapes = shapes
@@ -167,11 +173,7 @@ class CheckpointParameters:
             place = parameter[source.place]
             tensor = self._checkpoint.read(source.tensor)
             self._writer.write(place, tensor, source.convert)
-            finite = self._writer.is_finite(place)
-            if isinstance(finite, torch.Tensor):
-                self._unsure.append((source, finite))
-            elif not finite:
-                raise self._not_finite(source.tensor, tensor)
+            self._note(source, self._writer.is_finite(place))
         return parameter
 
     def check(self) -> None:
@@ -181,11 +183,7 @@ class CheckpointParameters:
         found = torch.stack([finite for _, finite in self._unsure]).tolist()
         for (source, _), finite in zip(self._unsure, found, strict=True):
             if not finite:
-                tensor = self._checkpoint.read(source.tensor)
-                converted = tensor if source.convert is None else source.convert(tensor)
-                dtype = torch.float32 if _is_float32(source.parameter) else self._dtype
-                if not converted.to(dtype).isfinite().all():
-                    raise self._not_finite(source.tensor, tensor)
+                self._look_again(source)
         self._unsure.clear()
 
     def get(self, name: str) -> torch.Tensor | None:
@@ -193,7 +191,55 @@ class CheckpointParameters:
         return self.read(name) if name in self._sources else None
 
     def weight(self, name: str) -> Weight:
-        return Dense(self.read(name))
+        """See `Parameters`; raises what `read` does."""
+        sources = self._sources[name]
+        if not any(self._packings.get(source.tensor) for source in sources):
+            return Dense(self.read(name))
+        return put_together([(source.place, self._part(source)) for source in sources])
+
+    def _part(self, source: Source) -> Plain:
+        """One source of a weight that is quantised in part or in whole."""
+        packing = self._packings.get(source.tensor)
+        if packing is None:
+            shape = torch.empty(self._shapes[source.parameter], device="meta")[source.place].shape
+            place = torch.empty(shape, dtype=self._dtype, device=self.device)
+            self._writer.write(place, self._checkpoint.read(source.tensor), source.convert)
+            self._note(source, self._writer.is_finite(place))
+            return Dense(place)
+        weight = self._make(packing)
+        finite = weight.bound() <= torch.finfo(self._dtype).max
+        self._note(source, bool(finite) if self._writer is HOST else finite)
+        return in_order(weight, source, packing.rows)
+
+    def _make(self, packing: Packing) -> Quantised:
+        tensors = {}
+        for role, part in packing.parts.items():
+            tensor = self._checkpoint.read(part.tensor)
+            tensors[role] = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
+            self._writer.write(tensors[role], tensor, None)
+        return packing.make(tensors, self._dtype)
+
+    def _note(self, source: Source, finite: bool | torch.Tensor) -> None:
+        """Look at a source again whose values may not be finite: now, or, on a device that works beside the host, in
+        `check`."""
+        if isinstance(finite, torch.Tensor):
+            self._unsure.append((source, finite))
+        elif not finite:
+            self._look_again(source)
+
+    def _look_again(self, source: Source) -> None:
+        packing = self._packings.get(source.tensor)
+        if packing is not None:
+            weight = self._make(packing)
+            if not weight.dense().isfinite().all():
+                first = next(iter(packing.parts.values()))
+                raise self._not_finite(first.tensor, replace(weight, dtype=torch.float32).dense())
+            return
+        tensor = self._checkpoint.read(source.tensor)
+        converted = tensor if source.convert is None else source.convert(tensor)
+        dtype = torch.float32 if _is_float32(source.parameter) else self._dtype
+        if not converted.to(dtype).isfinite().all():
+            raise self._not_finite(source.tensor, tensor)
 
     def _not_finite(self, name: str, tensor: torch.Tensor) -> ConfigError:
         what = f"{self._checkpoint.entries[name].path} has the tensor {name} with values that"

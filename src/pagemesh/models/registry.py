@@ -14,6 +14,7 @@ from pagemesh.models.architectures.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
 from pagemesh.models.architectures.modernbert import MODERNBERTS
 from pagemesh.models.architectures.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.methods import read_quantization
 
 _GENERATING: Final = (
     FALCON,
@@ -49,7 +50,7 @@ def find_architecture(config: ConfigJson) -> Architecture | None:
 
     ConfigError when it names none, or a checkpoint that nobody here can read.
     """
-    _refuse_quantised(config)
+    read_quantization(config)
     # Of models that were made from decoders, some look at the tokens behind as well.
     config.require("is_causal", (True,))
     return _ARCHITECTURES.get(_name(config))
@@ -69,14 +70,3 @@ def _name(config: ConfigJson) -> str:
     if not isinstance(names, list) or not names:
         raise config.bad("architectures", "a list with one name")
     return str(names[0])
-
-
-def _refuse_quantised(config: ConfigJson) -> None:
-    quantization = config.child("quantization_config")
-    if quantization is None:
-        return
-    method = quantization.get("quant_method")
-    raise ConfigError(
-        f"{config.where} names a checkpoint quantised by {method or 'an unnamed method'}; "
-        f"quantised checkpoints are not supported"
-    )

@@ -31,7 +31,8 @@ def random_stack(dtype: torch.dtype, num_outputs: int, num_inputs: int) -> Stack
 
 def on(device: torch.device, stack: Stack) -> Stack:
     return Stack(
-        Dense(stack.weight.tensor.to(device)), None if stack.bias is None else stack.bias.to(device)
+        Dense(stack.weight.dense().to(device)),
+        None if stack.bias is None else stack.bias.to(device),
     )
 
 
@@ -184,7 +185,7 @@ def test_what_does_not_fit_is_refused(device: torch.device) -> None:
     with pytest.raises(ValueError, match=r"the residual \[2, 6\] .* hidden states \[3, 6\]"):
         experts.add_to(hidden[:2], hidden, Choices(weights, chosen))
     with pytest.raises(ValueError, match=r"not \[5, 8, 6\] of .* and \[5, 6, 3\]"):
-        make_experts(ups, Stack(Dense(downs.weight.tensor[:, :, :3]), None), Gate("silu"))
+        make_experts(ups, Stack(Dense(downs.weight.dense()[:, :, :3]), None), Gate("silu"))
     with pytest.raises(
         ValueError, match=r"biases \[5, 5\] do not fit experts' weights \[5, 6, 4\]"
     ):

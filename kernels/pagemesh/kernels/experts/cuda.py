@@ -126,7 +126,7 @@ class _Projection:
     """One of the two matmuls, for all experts."""
 
     def __init__(self, stack: Stack, gate: Gate | None) -> None:
-        flat = stack.weight.tensor.flatten(0, 1)
+        flat = stack.weight.dense().flatten(0, 1)
         bias = None if stack.bias is None else stack.bias.flatten()
         check_weight(flat, bias, DTYPES, is_gated=gate is not None)
         self._weight = flat.contiguous()

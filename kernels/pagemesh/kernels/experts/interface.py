@@ -114,5 +114,5 @@ class ReferenceExperts:
 
 
 def _multiply(stack: Stack, expert: int, rows: torch.Tensor) -> torch.Tensor:
-    product = rows @ stack.weight.tensor[expert].float().t()
+    product = rows @ stack.weight.matrix(expert).dense().float().t()
     return product if stack.bias is None else product + stack.bias[expert].float()

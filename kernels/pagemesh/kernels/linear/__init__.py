@@ -2,7 +2,7 @@
 
 `make_linear` and `make_gated_linear` choose the implementation once, when a weight is loaded; all of them
 pass the same tests. A weight of any kind enters through them. It may be brought into another layout, as a copy: drop
-the original.
+the original. What is quantised is multiplied as what it stands for.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def make_linear(weight: Weight, bias: torch.Tensor | None = None) -> Linear:
         case "cpu":
             from pagemesh.kernels.linear.cpu import make_cpu_linear
 
-            return make_cpu_linear(weight.tensor, bias)
+            return make_cpu_linear(weight, bias)
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaLinear
 
-            return CudaLinear(weight.tensor, bias)
+            return CudaLinear(weight.dense(), bias)
         case "reference":
-            return PlainLinear(weight.tensor, bias)
+            return PlainLinear(weight.dense(), bias)
 
 
 def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
@@ -52,11 +52,11 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
         case "cpu":
             from pagemesh.kernels.linear.cpu import make_cpu_gated_linear
 
-            return make_cpu_gated_linear(weight.tensor, bias, gate)
+            return make_cpu_gated_linear(weight, bias, gate)
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaGatedLinear
 
-            return CudaGatedLinear(weight.tensor, bias, gate)
+            return CudaGatedLinear(weight.dense(), bias, gate)
         case "reference":
             activate = make_gated_activation(gate, weight.device)
-            return StepwiseGatedLinear(PlainLinear(weight.tensor, bias), activate)
+            return StepwiseGatedLinear(PlainLinear(weight.dense(), bias), activate)

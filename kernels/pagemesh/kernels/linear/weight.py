@@ -1,15 +1,19 @@
 """Weights as models hand them to kernels: what a checkpoint has of a matrix, by the kind of its numbers.
 
 Models read weights, put their rows in order and pass them on; only the functions that choose an implementation know
-the kinds. Another kind is a class of its own here, in the union `Weight`, with the members that models use.
+the kinds. Another kind is a class of its own, here or in `packed.py`, in the union `Weight`, with the members that
+models use. Of every kind a product is that of `dense()`, in the order of sums of dense products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+
+from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,93 @@ class Dense:
     def device(self) -> torch.device:
         return self.tensor.device
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all that is kept of it."""
+        return self.tensor.nbytes
+
+    def dense(self) -> torch.Tensor:
+        """What it stands for, of its shape and type."""
+        return self.tensor
+
     def matrix(self, number: int) -> Dense:
         """One of a stack; no copy."""
         return Dense(self.tensor[number])
 
     def take_rows(self, order: torch.Tensor) -> Dense:
         """A copy with these rows, int64 on the weight's device, in this order."""
-        return Dense(self.tensor.index_select(0, order))
+        return Dense(self.tensor.index_select(-2, order))
 
 
-Weight: TypeAlias = Dense
-"""Of any kind; a union as soon as there is another."""
+Quantised: TypeAlias = GroupInt | Codebook | ScaledFp8
+"""Of one kind of `Packed`."""
+
+Plain: TypeAlias = Dense | Quantised
+"""Of one kind from the first row to the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStack:
+    """Weights of different kinds, one below the other: of a checkpoint that gives more bits to values than to queries."""
+
+    parts: tuple[Plain, ...]
+    """[..., rows, in] each, of one type and device; at least two."""
+
+    @property
+    def shape(self) -> torch.Size:
+        *leading, _, num_inputs = self.parts[0].shape
+        return torch.Size((*leading, sum(part.shape[-2] for part in self.parts), num_inputs))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+    def dense(self) -> torch.Tensor:
+        return torch.cat([part.dense() for part in self.parts], -2)
+
+    def matrix(self, number: int) -> RowStack:
+        """One of a stack; no copy."""
+        return RowStack(tuple(part.matrix(number) for part in self.parts))
+
+    def take_rows(self, order: torch.Tensor) -> RowStack:
+        """A copy with the rows of each part in another order; ValueError for one that mixes parts."""
+        parts: list[Plain] = []
+        begin = 0
+        for part in self.parts:
+            own = order[begin : begin + part.shape[-2]] - begin
+            if own.numel() and not (0 <= int(own.min()) <= int(own.max()) < part.shape[-2]):
+                raise ValueError("rows of one kind of weight cannot go among those of another")
+            parts.append(part.take_rows(own))
+            begin += part.shape[-2]
+        return RowStack(tuple(parts))
+
+
+Weight: TypeAlias = Plain | RowStack
+"""Of any kind."""
+
+
+def stack_rows(parts: Sequence[Plain]) -> Weight:
+    """Matrices [rows, in], or stacks of them, below each other: one of their kind if they have one, else a
+    `RowStack`."""
+    first, *others = parts
+    if not others:
+        return first
+    if isinstance(first, Dense):
+        dense = [part.tensor for part in parts if isinstance(part, Dense)]
+        return Dense(torch.cat(dense, -2)) if len(dense) == len(parts) else RowStack(tuple(parts))
+    return first.above(others) or RowStack(tuple(parts))
+
+
+def stack_matrices(parts: Sequence[Plain]) -> Plain:
+    """A stack of matrices of one shape: of their kind if they have one, else of what they stand for."""
+    first, *others = parts
+    together = None if isinstance(first, Dense) else first.beside(others)
+    return together or Dense(torch.stack([part.dense() for part in parts]))

@@ -1,0 +1,244 @@
+"""compressed-tensors, as LLM Compressor writes it: schemes by the names or classes of modules, and a list to ignore.
+
+`pack-quantized`: `weight_packed` int32 [out, in · bits / 32], with the codes of several inputs in a word, `weight_scale`
+[out, groups], for schemes that are not symmetric `weight_zero_point` int32 [out · bits / 32, groups], and with act-order
+`weight_g_idx`. `int-quantized`: `weight` int8 and `weight_zero_point` int8. `float-quantized`: see `fp8`. Activations of
+8-bit floats stay as they are; those of integers are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+import torch
+
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.packed import GroupInt
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.fp8 import fp8_packing, read_block
+from pagemesh.models.quantization.gptq import input_groups
+from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
+from pagemesh.models.quantization.interface import (
+    FLOATS,
+    Entries,
+    Packing,
+    Part,
+    check_divides,
+    check_words,
+    module_of,
+    read_bits,
+)
+
+_FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+_STRATEGIES: Final = ("tensor", "channel", "group", "block")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How the modules of one group are quantised."""
+
+    targets: tuple[str, ...]
+    """Names, regular expressions behind `re:`, or `Linear`."""
+
+    kind: Literal["packed", "int", "float"]
+
+    bits: int
+    symmetric: bool
+    strategy: str
+    group_size: int | None
+    block: tuple[int, int] | None
+    act_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTensors:
+    """See `Format`. A matrix that the settings name is quantised where the checkpoint has no floats of it."""
+
+    schemes: tuple[Scheme, ...]
+    ignore: tuple[str, ...]
+
+    where: str
+    """The settings' place, for messages."""
+
+    @classmethod
+    def read(cls, config: ConfigJson) -> CompressedTensors:
+        """ConfigError for schemes that have no kernels."""
+        sparsity = config.child("sparsity_config")
+        if sparsity is not None:
+            sparsity.require("format", ("dense",))
+        transforms = config.child("transform_config")
+        if transforms is not None:
+            transforms.require("config_groups", ({},))
+        groups = config.child("config_groups") or ConfigJson({}, config.where)
+        schemes = []
+        for name in groups:
+            group = groups.child(name)
+            if group is not None:
+                schemes.append(_read_scheme(group, config))
+        ignore = _patterns(config, "ignore")
+        return cls(tuple(schemes), ignore, config.where)
+
+    def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
+        entry = entries.get(tensor)
+        module = module_of(tensor)
+        if len(shape) != 2 or (entry is not None and entry.dtype in FLOATS):
+            return None
+        scheme = None if _fits(module, self.ignore) else self._scheme_of(module)
+        if scheme is None:
+            return None
+        if scheme.kind == "float":
+            block = scheme.block
+            if scheme.strategy == "group":
+                assert scheme.group_size is not None
+                block = (1, scheme.group_size)
+            return fp8_packing(tensor, shape, f"{module}.weight_scale", block, entries)
+        return _IntPacking(scheme, module, shape, self.where).packing(entries)
+
+    def _scheme_of(self, module: str) -> Scheme | None:
+        """A module's own name counts before expressions, and these before its class."""
+        for is_wanted in (
+            lambda target: target == module,
+            lambda target: target.startswith("re:") and _fits(module, (target,)),
+            lambda target: target == "Linear",
+        ):
+            for scheme in self.schemes:
+                if any(map(is_wanted, scheme.targets)):
+                    return scheme
+        return None
+
+
+def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
+    layout = group if group.get("format") is not None else config
+    layout.require("format", _FORMATS)
+    name = layout.get("format")
+    weights = group.child("weights")
+    if weights is None:
+        raise group.bad("weights", "a JSON object: nothing else is supported")
+    if group.get("output_activations") is not None:
+        raise group.bad("output_activations", "null: nothing else is supported")
+    activations = group.child("input_activations")
+    is_float = weights.get("type") == "float"
+    if activations is not None and not is_float:
+        raise ConfigError(
+            f"{activations.where} asks for activations of {activations.get('num_bits')} bits beside weights of"
+            " integers, which is not computed here; take a checkpoint that quantises weights alone"
+        )
+    weights.require("type", ("int", "float"))
+    weights.require("strategy", _STRATEGIES)
+    if is_float:
+        weights.require("num_bits", (8,))
+        layout.require("format", ("float-quantized", "naive-quantized"))
+    elif name != "pack-quantized":
+        weights.require("num_bits", (8,))
+        layout.require("format", ("int-quantized", "naive-quantized"))
+    has_groups = weights.get("strategy") == "group"
+    return Scheme(
+        targets=_patterns(group, "targets"),
+        kind="float" if is_float else "packed" if name == "pack-quantized" else "int",
+        bits=read_bits(weights, "num_bits"),
+        symmetric=weights.flag("symmetric", True),
+        strategy=str(weights.get("strategy") or "tensor"),
+        group_size=weights.integer("group_size") if has_groups else None,
+        block=read_block(weights, "block_structure"),
+        act_order=weights.get("actorder") in ("group", "dynamic"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _IntPacking:
+    """One matrix of integers."""
+
+    scheme: Scheme
+    module: str
+    shape: tuple[int, ...]
+    where: str
+
+    def packing(self, entries: Entries) -> Packing:
+        num_outputs, num_inputs = self.shape
+        check_divides(self._group_size, num_inputs, f"{self.module}.weight", self.where)
+        num_groups = num_inputs // self._group_size
+        scale = (1,) if self.scheme.strategy == "tensor" else (num_outputs, num_groups)
+        parts = {"scales": Part(f"{self.module}.weight_scale", scale, FLOATS)}
+        zeros: tuple[tuple[int, ...], tuple[str, ...]] = (scale, ("I8",))
+        if self.scheme.kind == "packed":
+            per_word = 32 // self.scheme.bits
+            check_words(num_inputs, per_word, "inputs", f"{self.module}.weight", self.where)
+            words = (num_outputs, num_inputs // per_word)
+            parts["codes"] = Part(f"{self.module}.weight_packed", words, ("I32",))
+            parts["shape"] = Part(f"{self.module}.weight_shape", (2,), ("I64", "I32"))
+            if self.scheme.strategy != "tensor":
+                zeros = ((-(-num_outputs // per_word), num_groups), ("I32",))
+        else:
+            parts["codes"] = Part(f"{self.module}.weight", (num_outputs, num_inputs), ("I8",))
+        if not self.scheme.symmetric:
+            parts["zeros"] = Part(f"{self.module}.weight_zero_point", *zeros)
+        groups = Part(f"{self.module}.weight_g_idx", (num_inputs,), ("I32",))
+        if self.scheme.act_order or groups.tensor in entries:
+            parts["groups"] = groups
+        return Packing(parts, self._make)
+
+    def _make(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:
+        codes = tensors["codes"]
+        if self.scheme.kind == "packed":
+            told = tensors["shape"].tolist()
+            if told != list(self.shape):
+                raise ConfigError(
+                    f"the tensor {self.module}.weight_shape has {told}, but config.json asks for {list(self.shape)}"
+                )
+        num_outputs = self.shape[0]
+        middle = 1 << (self.scheme.bits - 1)
+        zeros = self._zeros(tensors)
+        return GroupInt(
+            dtype=dtype,
+            codes=bytes_of_words(codes) if self.scheme.kind == "packed" else _unsigned(codes),
+            scales=tensors["scales"].expand(num_outputs, -1).contiguous(),
+            bits=cast(Literal[4, 8], self.scheme.bits),
+            group_size=self._group_size,
+            centre=middle if zeros is None else 0,
+            zero_points=zeros,
+            input_groups=input_groups(
+                tensors.get("groups"), self._group_size, f"{self.module}.weight_g_idx"
+            ),
+        )
+
+    def _zeros(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        zeros = tensors.get("zeros")
+        if zeros is None:
+            return None
+        num_outputs = self.shape[0]
+        if zeros.dtype == torch.int8:
+            return _unsigned(zeros).expand(num_outputs, -1).contiguous()
+        return codes_of_words(zeros.t(), self.scheme.bits).t()[:num_outputs].contiguous()
+
+    @property
+    def _group_size(self) -> int:
+        return self.scheme.group_size or self.shape[1]
+
+
+def _unsigned(codes: torch.Tensor) -> torch.Tensor:
+    """int8 around 0 → uint8 around 128."""
+    return codes.view(torch.uint8) ^ 0x80
+
+
+def _patterns(config: ConfigJson, key: str) -> tuple[str, ...]:
+    values = config.get(key) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise config.bad(key, "a list of strings")
+    for value in values:
+        try:
+            re.compile(value.removeprefix("re:"))
+        except re.error:
+            raise config.bad(key, f"regular expressions, which {value!r} is not") from None
+    return tuple(values)
+
+
+def _fits(module: str, patterns: tuple[str, ...]) -> bool:
+    return any(
+        re.match(pattern.removeprefix("re:"), module) is not None
+        if pattern.startswith("re:")
+        else pattern in (module, "Linear")
+        for pattern in patterns
+    )

@@ -1,0 +1,172 @@
+"""GPTQ (Frantar et al. 2022, https://arxiv.org/abs/2210.17323) as AutoGPTQ and GPTQModel write it.
+
+`qweight` int32 [in · bits / 32, out] has the codes of several inputs in a word, `qzeros` int32 [groups, out · bits / 32]
+zero points, less 1 in the first version of the format, `scales` [groups, out], and `g_idx` int32 [in] the group of each
+input, which is no run of inputs where these were quantised in the order of their activations (act-order, `desc_act`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.packed import GroupInt
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
+from pagemesh.models.quantization.interface import (
+    FLOATS,
+    Entries,
+    Packing,
+    Part,
+    check_divides,
+    check_words,
+    module_of,
+    read_bits,
+    read_group_size,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of one matrix."""
+
+    bits: int
+    group_size: int | None
+    """None for a whole row."""
+
+    symmetric: bool
+    """Whether all zero points are the middle of the codes."""
+
+    act_order: bool
+
+    @classmethod
+    def read(cls, config: ConfigJson, default: Settings | None = None) -> Settings:
+        """ConfigError for other bits; without a default, for what is not there."""
+        return cls(
+            default.bits if default and not config.has("bits") else read_bits(config, "bits"),
+            (
+                default.group_size
+                if default and not config.has("group_size")
+                else read_group_size(config, "group_size")
+            ),
+            config.flag("sym", default.symmetric if default else True),
+            config.flag("desc_act", default.act_order if default else False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """See `Format`. A matrix is quantised where the checkpoint has no floats of it."""
+
+    settings: Settings
+    others: tuple[tuple[str, Settings], ...]
+    """Of modules whose names these patterns fit, the first that does."""
+
+    zero_offset: int
+    """What a zero point in the file lacks."""
+
+    where: str
+    """The settings' place, for messages."""
+
+    @classmethod
+    def read(cls, config: ConfigJson) -> Gptq:
+        """ConfigError for layouts of other kernels."""
+        config.require("checkpoint_format", ("gptq", "gptq_v2"))
+        config.require("is_marlin_format", (False,))
+        config.require("pack_dtype", ("int32",))
+        settings = Settings.read(config)
+        others = []
+        dynamic = config.child("dynamic")
+        for pattern in dynamic or ():
+            assert dynamic is not None
+            # With a minus: of modules that are not quantised, and have floats.
+            if not pattern.startswith("-:"):
+                changes = dynamic.child(pattern) or ConfigJson({}, dynamic.where)
+                others.append((_checked(pattern, dynamic), Settings.read(changes, settings)))
+        is_first = config.get("checkpoint_format") != "gptq_v2"
+        return cls(settings, tuple(others), 1 if is_first else 0, config.where)
+
+    def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
+        if tensor in entries or len(shape) != 2:
+            return None
+        module = module_of(tensor)
+        settings = next(
+            (each for pattern, each in self.others if re.match(pattern, module)), self.settings
+        )
+        num_outputs, num_inputs = shape
+        per_word = 32 // settings.bits
+        group_size = settings.group_size or num_inputs
+        check_divides(group_size, num_inputs, tensor, self.where)
+        check_words(num_inputs, per_word, "inputs", tensor, self.where)
+        check_words(num_outputs, per_word, "outputs", tensor, self.where)
+        num_groups = num_inputs // group_size
+        floats, words = FLOATS, ("I32",)
+        parts = {
+            "codes": Part(f"{module}.qweight", (num_inputs // per_word, num_outputs), words),
+            "zeros": Part(f"{module}.qzeros", (num_groups, num_outputs // per_word), words),
+            "scales": Part(f"{module}.scales", (num_groups, num_outputs), floats),
+        }
+        groups = Part(f"{module}.g_idx", (num_inputs,), words)
+        if settings.act_order or groups.tensor in entries:
+            parts["groups"] = groups
+        maker = _Maker(settings.bits, group_size, settings.symmetric, self.zero_offset)
+        return Packing(parts, lambda tensors, dtype: maker.make(tensors, dtype, groups.tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    bits: int
+    group_size: int
+    symmetric: bool
+    zero_offset: int
+
+    def make(
+        self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, groups_name: str
+    ) -> GroupInt:
+        zeros = codes_of_words(tensors["zeros"], self.bits) + self.zero_offset
+        # A zero point of 0 less 1 is all ones.
+        zeros &= (1 << self.bits) - 1
+        middle = 1 << (self.bits - 1)
+        has_middle = self.symmetric and bool((zeros == middle).all())
+        return GroupInt(
+            dtype=dtype,
+            codes=bytes_of_words(tensors["codes"].t()),
+            scales=tensors["scales"].t().contiguous(),
+            bits=cast(Literal[4, 8], self.bits),
+            group_size=self.group_size,
+            centre=middle if has_middle else 0,
+            zero_points=None if has_middle else zeros.t().contiguous(),
+            input_groups=input_groups(tensors.get("groups"), self.group_size, groups_name),
+        )
+
+
+def input_groups(groups: torch.Tensor | None, group_size: int, tensor: str) -> torch.Tensor | None:
+    """`GroupInt.input_groups` of int32 [in]; None where groups are runs. ConfigError for groups that are not there."""
+    if groups is None:
+        return None
+    runs = torch.arange(len(groups), dtype=groups.dtype, device=groups.device) // group_size
+    if torch.equal(groups, runs):
+        return None
+    if not 0 <= int(groups.min()) <= int(groups.max()) <= int(runs[-1]):
+        raise ConfigError(
+            f"the tensor {tensor} has groups from {int(groups.min())} to {int(groups.max())}, but must have them from"
+            f" 0 to {int(runs[-1])}"
+        )
+    return groups.view(1, -1)
+
+
+def _checked(pattern: str, config: ConfigJson) -> str:
+    text = pattern.removeprefix("+:")
+    try:
+        re.compile(text)
+    except re.error as error:
+        problem: Any = (
+            f"an object whose keys are regular expressions, which {pattern!r} is not: {error}"
+        )
+        raise ConfigError(f"{config.where} must be {problem}") from None
+    return text

@@ -1,0 +1,94 @@
+"""What a format of quantised checkpoints says of one matrix: the tensors in its place, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+import torch
+
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.weight import Quantised
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.tensor_files import TensorEntry
+
+FLOATS: Final = ("BF16", "F16", "F32")
+"""Types of scales, as safetensors names them."""
+
+
+class Part(NamedTuple):
+    """One of the tensors that stand for a matrix."""
+
+    tensor: str  # its name in the checkpoint
+    shape: tuple[int, ...]  # its shape there
+    dtypes: tuple[str, ...]  # the types that it may have, as safetensors names them
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a checkpoint has a matrix that it does not have as floats."""
+
+    parts: Mapping[str, Part]
+    """By the names that `make` knows them by."""
+
+    make: Callable[[Mapping[str, torch.Tensor], torch.dtype], Quantised]
+    """The weight [out, in], or a stack [matrices, out, in], for rows of a type. ConfigError for numbers that say
+    nothing; the tensors are its own."""
+
+    unread: tuple[str, ...] = ()
+    """Tensors that are there besides, of which nothing is made."""
+
+    rows: int = 0
+    """The dimension of the source's shape that becomes the weight's rows; 2 of stacks that are transposed."""
+
+
+Entries = Mapping[str, TensorEntry]
+"""A checkpoint's tensors by name."""
+
+
+class Format(Protocol):
+    """One way of quantising, with the settings of a checkpoint: a dataclass of values that JSON knows."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
+        """How this checkpoint has the tensor of this name and shape; None where it has it as floats.
+
+        Reads no tensor. Raises ConfigError for a shape that cannot be had so.
+        """
+        ...
+
+
+def module_of(tensor: str) -> str:
+    """`model.layers.0.mlp.down_proj` of its weight's name."""
+    return tensor.removesuffix(".weight")
+
+
+def read_bits(config: ConfigJson, key: str) -> int:
+    """Of a code; ConfigError for others than 4 and 8."""
+    bits = config.integer(key)
+    if bits not in (4, 8):
+        raise config.bad(key, "4 or 8: nothing else is supported")
+    return bits
+
+
+def read_group_size(config: ConfigJson, key: str) -> int | None:
+    """Inputs that share a scale; None for a whole row, which these files write as -1."""
+    return None if config.get(key) == -1 else config.integer(key)
+
+
+def check_divides(group_size: int, num_inputs: int, tensor: str, where: str) -> None:
+    """Raise ConfigError unless a row is a number of groups."""
+    if num_inputs % group_size:
+        raise ConfigError(
+            f"{where} has groups of {group_size} inputs, which do not divide the {num_inputs} of {tensor}"
+        )
+
+
+def check_words(number: int, per_word: int, what: str, tensor: str, where: str) -> None:
+    """Raise ConfigError unless so many codes fill whole words of 32 bits."""
+    if number % per_word:
+        raise ConfigError(
+            f"{where} packs {per_word} {what} into a number, which does not divide the {number} of {tensor}"
+        )

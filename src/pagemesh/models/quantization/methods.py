@@ -1,0 +1,79 @@
+"""Formats of quantised checkpoints by name: what config.json calls them, and what `--quantization` may. No torch."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pagemesh.errors import ConfigError
+from pagemesh.models.config_json import ConfigJson
+
+_METHODS: Final = (
+    "awq",
+    "bitsandbytes",
+    "compressed-tensors",
+    "fbgemm_fp8",
+    "fp8",
+    "gptq",
+    "mxfp4",
+    "torchao",
+)
+"""Values of `quant_method` that can be read."""
+
+_MEANT: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq", "fbgemm_fp8": "fp8"}
+"""Other names of a format: with the kernels of another server, or of its own writer."""
+
+
+class Quantization(NamedTuple):
+    """What config.json says of how its checkpoint is quantised."""
+
+    method: str  # as in `quant_method`
+    config: ConfigJson  # the object that says so
+
+
+def read_quantization(config: ConfigJson) -> Quantization | None:
+    """What config.json says; None when the checkpoint is not quantised.
+
+    ConfigError for a method that nobody here can read.
+    """
+    found = config.child("quantization_config")
+    if found is None:
+        # What compressed-tensors called it at first.
+        found = config.child("compression_config")
+        return None if found is None else Quantization("compressed-tensors", found)
+    method = found.get("quant_method")
+    if method not in _METHODS:
+        raise ConfigError(
+            f"{config.where} names a checkpoint quantised by {method or 'an unnamed method'}, which cannot be read;"
+            f" those by {', '.join(_METHODS)} can"
+        )
+    return Quantization(str(method), found)
+
+
+def check_asked(asked: str | None, found: Quantization | None, config: ConfigJson) -> None:
+    """Raise ConfigError where --quantization names another format than the checkpoint has."""
+    if asked is None:
+        return
+    wanted = _MEANT.get(asked, asked)
+    if found is None:
+        advice = (
+            "--quantization int4 quantises a model while it is loaded"
+            if wanted in ("awq", "gptq")
+            else "leave it out"
+        )
+        raise ConfigError(
+            f"--quantization is {asked}, but {config.where} names a checkpoint that is not quantised: {advice}"
+        )
+    if wanted != _MEANT.get(found.method, found.method):
+        raise ConfigError(
+            f"--quantization is {asked}, but {config.where} names a checkpoint quantised by {found.method}:"
+            " leave it out, or take another checkpoint"
+        )
+
+
+def refuse_in_transformers(found: Quantization | None, config: ConfigJson) -> None:
+    """Raise ConfigError for a quantised checkpoint of a model that transformers would run."""
+    if found is not None:
+        raise ConfigError(
+            f"{config.where} names a checkpoint quantised by {found.method}, which only pagemesh's own decoders read,"
+            " not models that transformers runs"
+        )
