@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pagemesh.errors import ConfigError
-from pagemesh.gguf.blocks import DEQUANTISED, dequantise
+from pagemesh.gguf.blocks import FLOATS, PACKED, dequantise
 from pagemesh.gguf.model import GgufModel
 from pagemesh.models.tensor_files import TensorEntry
 
@@ -69,7 +69,7 @@ class GgufReader:
     Whoever keeps weights packed takes `GgufTensor.blocks` instead, the bytes as they lie in the file.
     """
 
-    types: Final = frozenset(DEQUANTISED)
+    types: Final = frozenset((*FLOATS, *PACKED))
 
     def __init__(self, model: GgufModel, dtype: torch.dtype) -> None:
         """`dtype` is that of unpacked numbers."""

@@ -8,11 +8,11 @@ import gguf
 import numpy as np
 import pytest
 
-from pagemesh.gguf.blocks import DEQUANTISED, dequantise
+from pagemesh.gguf.blocks import FLOATS, PACKED, dequantise
 from pagemesh.gguf.container import read_gguf
 from tests.support.gguf_files import finish
 
-KINDS = [gguf.GGMLQuantizationType[name] for name in DEQUANTISED]
+KINDS = [gguf.GGMLQuantizationType[name] for name in (*FLOATS, *PACKED)]
 WIDTH = 1024
 ROWS = 301
 HALVES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from pagemesh.errors import ConfigError
-from pagemesh.models.checkpoint import Checkpoint, check_tensors
+from pagemesh.models.checkpoint import Checkpoint, find_sources
 from pagemesh.models.choices import read_end_token_ids
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
@@ -31,7 +31,9 @@ def read_all(path: Path) -> None:
     spec = architecture.make_spec(settings)
     read_end_token_ids(path, settings, spec.vocab_size)
     with Checkpoint.open(path, torch.float32) as checkpoint:
-        for source in check_tensors(checkpoint, architecture, spec):
+        sources, may_ignore = find_sources(checkpoint, architecture, spec)
+        checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
+        for source in sources:
             checkpoint.read(source.tensor)
     Tokenizer(path)
     load_generation_defaults(path)

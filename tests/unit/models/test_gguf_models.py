@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pagemesh.models.checkpoint import Checkpoint, check_tensors
+from pagemesh.models.checkpoint import Checkpoint, find_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.models.registry import find_architecture
@@ -54,7 +54,8 @@ def read(folder: Path) -> tuple[DecoderSpec, dict[str, torch.Tensor]]:
     assert architecture is not None
     spec = architecture.make_spec(settings)
     with Checkpoint.open(folder, torch.float32) as checkpoint:
-        sources = check_tensors(checkpoint, architecture, spec)
+        sources, may_ignore = find_sources(checkpoint, architecture, spec)
+        checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
         shapes = spec.parameter_shapes()
         parameters = CheckpointParameters(checkpoint, sources, shapes, torch.float32)
         return spec, {name: parameters.read(name) for name in shapes}
