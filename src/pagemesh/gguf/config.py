@@ -68,6 +68,7 @@ def _common(keys: Keys) -> Config:
     return {
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in tensors,
+        "quantization_config": {"quant_method": "gguf"},
         # Whatever the blocks are made of, they are computed with in this type unless --dtype says otherwise.
         "dtype": "bfloat16",
         "num_hidden_layers": layers,

@@ -85,6 +85,11 @@ class Checkpoint:
         """One tensor, backed by its file until it is copied where it is in a type to compute with."""
         return self._reader.read(name, self.entries[name])
 
+    def read_blocks(self, name: str) -> torch.Tensor:
+        """One tensor of a GGUF file as it lies there, uint8 [blocks, bytes of one]."""
+        assert isinstance(self._reader, GgufReader), "other files have no blocks"
+        return self._reader.read_blocks(name)
+
     def __enter__(self) -> Self:
         return self
 

@@ -214,7 +214,8 @@ class CheckpointParameters:
     def _make(self, packing: Packing) -> Quantised:
         tensors = {}
         for role, part in packing.parts.items():
-            tensor = self._checkpoint.read(part.tensor)
+            read = self._checkpoint.read_blocks if part.is_blocks else self._checkpoint.read
+            tensor = read(part.tensor)
             tensors[role] = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
             self._writer.write(tensors[role], tensor, None)
         return packing.make(tensors, self._dtype)

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from pagemesh.errors import ConfigError
 from pagemesh.gguf.blocks import FLOATS, PACKED, dequantise
+from pagemesh.gguf.container import GgufTensor
 from pagemesh.gguf.model import GgufModel
 from pagemesh.models.tensor_files import TensorEntry
 
@@ -64,10 +65,7 @@ class SafetensorsReader:
 
 
 class GgufReader:
-    """Implements `TensorReader`; blocks are unpacked in float32 and rounded once, a piece at a time.
-
-    Whoever keeps weights packed takes `GgufTensor.blocks` instead, the bytes as they lie in the file.
-    """
+    """Implements `TensorReader`; blocks are unpacked in float32 and rounded once, a piece at a time."""
 
     types: Final = frozenset((*FLOATS, *PACKED))
 
@@ -80,10 +78,7 @@ class GgufReader:
         tensor = self._model.tensors[name]
         plain = _PLAIN.get(entry.dtype)
         if plain is not None:
-            with warnings.catch_warnings():
-                # The file is mapped for reading, and nobody writes to what is read.
-                warnings.filterwarnings("ignore", "The given buffer is not writable")
-                return torch.frombuffer(tensor.blocks, dtype=plain).view(tensor.shape)
+            return _mapped(tensor, plain).view(tensor.shape)
         unpacked = torch.empty(math.prod(tensor.shape), dtype=self._dtype)
         at = 0
         for piece in dequantise(tensor):
@@ -91,5 +86,17 @@ class GgufReader:
             at += len(piece)
         return unpacked.view(tensor.shape)
 
+    def read_blocks(self, name: str) -> torch.Tensor:
+        """Those of one tensor, uint8 [blocks, bytes], mapped."""
+        tensor = self._model.tensors[name]
+        return _mapped(tensor, torch.uint8).view(-1, tensor.type.block_bytes)
+
     def close(self) -> None:
         """Nothing is open but the map, which goes with the model."""
+
+
+def _mapped(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
+    with warnings.catch_warnings():
+        # The file is mapped for reading, and nobody writes to what is read.
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        return torch.frombuffer(tensor.blocks, dtype=dtype)

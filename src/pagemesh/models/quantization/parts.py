@@ -16,6 +16,7 @@ from pagemesh.models.quantization.awq import Awq
 from pagemesh.models.quantization.bitsandbytes import BitsAndBytes
 from pagemesh.models.quantization.compressed_tensors import CompressedTensors
 from pagemesh.models.quantization.fp8 import Fp8
+from pagemesh.models.quantization.ggml import Ggml
 from pagemesh.models.quantization.gptq import Gptq
 from pagemesh.models.quantization.interface import Entries, Format, Packing, Part
 from pagemesh.models.quantization.methods import Quantization
@@ -27,6 +28,7 @@ _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
     "compressed-tensors": CompressedTensors.read,
     "fbgemm_fp8": Fp8.read,
     "fp8": Fp8.read,
+    "gguf": Ggml.read,
     "gptq": Gptq.read,
     "mxfp4": Mxfp4.read,
 }
@@ -83,7 +85,8 @@ def put_together(placed: Sequence[tuple[Place, Plain]]) -> Weight:
     for place, part in placed:
         rows = place[-1] if place else None
         begin = rows.start if isinstance(rows, slice) else 0
-        number = place[:-1] if isinstance(rows, slice) else place
+        # What is in one tensor for all matrices of a stack is a stack.
+        number = tuple(n for n in (place[:-1] if isinstance(rows, slice) else place) if n != slice(None))
         by_row.setdefault(begin, []).append((number, part))
     stacked = []
     for _, parts in sorted(by_row.items(), key=lambda item: item[0]):
