@@ -23,6 +23,7 @@ from tests.identity.byte_tokenizer import write_tokenizer
 from tests.identity.checkpoints import ONE_OF_EACH, RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.prompts import make_prompts
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
+from tests.support.quantised_checkpoints import FORMATS, quantise
 
 MAX_TOKENS: Final = 12
 MAX_PROMPT: Final = 100
@@ -32,7 +33,10 @@ SEED: Final = 500
 
 # Of those that transformers runs: windows and layers without positions; values that are shorter than
 # keys, and experts.
-SUBJECTS: Final = ("demo", *ONE_OF_EACH, "Cohere 2", "DeepSeek V3")
+SUBJECTS: Final = ("demo", *ONE_OF_EACH, "Cohere 2", "DeepSeek V3", "Mistral in 4 bits")
+
+_QUANTISED: Final = {"Mistral in 4 bits": ("Mistral", "AWQ")}
+"""Recipes, and formats of which the other matrices are random."""
 
 SCHEMA: Final = {
     "type": "object",
@@ -134,7 +138,12 @@ def make_material(name: str, demo_model: Path, folder: Path) -> Material:
     assert [len(prompt) for prompt in chosen[4:]] == [1, 16]
     if name == "demo":
         return Material(demo_model, None, chosen)
-    make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
+    if name in _QUANTISED:
+        recipe, form = _QUANTISED[name]
+        make_checkpoint(folder / "shapes", RECIPES[recipe])
+        quantise(folder / "shapes", folder, folder / "floats", FORMATS[form])
+    else:
+        make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
     end = write_tokenizer(folder)
     chosen = [tuple(i % VOCAB_SIZE for i in prompt[:MAX_PROMPT]) for prompt in chosen]
     return Material(folder, (end,), chosen)

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "anthropic",
+    "compressed_quantization",
+    "compressors",
     "fastapi",
+    "finegrained_fp8",
     "langchain_openai",
     "litellm",
     "masking_utils",
+    "mxfp4",
     "openai",
     "openapi_checks",
     "schemathesis",
@@ -42,11 +46,17 @@ if TYPE_CHECKING:
     import openai
     import schemathesis
     import transformers
+    from compressed_tensors import compressors
+    from compressed_tensors import quantization as compressed_quantization
     from schemathesis.specs.openapi import checks as openapi_checks
     from transformers import masking_utils
+    from transformers.integrations import finegrained_fp8, mxfp4
 else:
     anthropic = _Late("anthropic")
+    compressed_quantization = _Late("compressed_tensors.quantization")
+    compressors = _Late("compressed_tensors.compressors")
     fastapi = _Late("fastapi")
+    finegrained_fp8 = _Late("transformers.integrations.finegrained_fp8")
     langchain_openai = _Late("langchain_openai")
     litellm = _Late("litellm")
     openai = _Late("openai")
@@ -54,3 +64,4 @@ else:
     openapi_checks = _Late("schemathesis.specs.openapi.checks")
     transformers = _Late("transformers")
     masking_utils = _Late("transformers.masking_utils")
+    mxfp4 = _Late("transformers.integrations.mxfp4")

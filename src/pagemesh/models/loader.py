@@ -127,7 +127,7 @@ def _load_decoder(
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
         sources, may_ignore = find_sources(checkpoint, architecture, spec)
-        packings = Packings(quantization, sources, checkpoint.entries)
+        packings = Packings(read_quantization(settings), sources, checkpoint.entries)
         expected = {source.tensor: source.shape for source in packings.plain(sources)}
         expected |= {part.tensor: part.shape for part in packings.parts}
         checkpoint.check(

@@ -142,7 +142,8 @@ def test_codes_of_4_bits_take_half_a_byte() -> None:
 def test_matrices_of_one_kind_are_stacked_in_it(kind: str) -> None:
     top, below = (PLAIN_KINDS[kind]((rows, 16), torch.bfloat16) for rows in (4, 2))
     if isinstance(top, GroupInt) and top.input_groups is not None:
-        below = replace(below, input_groups=top.input_groups)  # type: ignore[call-arg]
+        assert isinstance(below, GroupInt)
+        below = replace(below, input_groups=top.input_groups)
     rows = stack_rows([top, below, top])
     assert type(rows) is type(top)
     assert torch.equal(rows.dense(), torch.cat([top.dense(), below.dense(), top.dense()]))
@@ -204,12 +205,14 @@ def test_products_are_those_of_what_it_stands_for(
 @all_kinds
 def test_experts_are_those_of_what_it_stands_for(device: torch.device, kind: str) -> None:
     ups, downs = (KINDS[kind](shape, torch.float32) for shape in ((3, 32, 16), (3, 16, 16)))
-    dense = [Stack(Dense(each.dense().to(device)), None) for each in (ups, downs)]
-    given = [Stack(on(device, each), None) for each in (ups, downs)]
+    dense_ups, dense_downs = (Stack(Dense(w.dense().to(device)), None) for w in (ups, downs))
+    given_ups, given_downs = (Stack(on(device, w), None) for w in (ups, downs))
     hidden = torch.randn(5, 16).to(device)
     choices = Choices(
         torch.rand(5, 2).to(device),
         torch.tensor([[0, 1], [2, 0], [1, 2], [0, 2], [1, 0]]).to(device),
     )
-    expected = make_experts(*dense, Gate("silu"))(hidden, choices)
-    assert torch.equal(make_experts(*given, Gate("silu"))(hidden, choices), expected)
+    expected = make_experts(dense_ups, dense_downs, Gate("silu"))(hidden, choices)
+    assert torch.equal(
+        make_experts(given_ups, given_downs, Gate("silu"))(hidden, choices), expected
+    )

@@ -58,6 +58,30 @@ def write_model(
     return folder
 
 
+def write_model_of(folder: Path, **sizes: Any) -> Path:
+    """A model of other sizes."""
+    config = CONFIG | sizes
+    hidden, inner, vocab = (
+        config[key] for key in ("hidden_size", "intermediate_size", "vocab_size")
+    )
+    head = hidden // config["num_attention_heads"]
+    shapes = {
+        "embed_tokens": (vocab, hidden),
+        "lm_head": (vocab, hidden),
+        "k_proj": (config["num_key_value_heads"] * head, hidden),
+        "gate_proj": (inner, hidden),
+        "down_proj": (hidden, inner),
+    }
+    shapes |= {"v_proj": shapes["k_proj"], "up_proj": shapes["gate_proj"]}
+    shapes |= {"q_proj": (hidden, hidden), "o_proj": (hidden, hidden)}
+    generator = torch.Generator().manual_seed(7)
+    tensors = {
+        name: torch.randn(shapes.get(name.split(".")[-2], (hidden,)), generator=generator)
+        for name in SHAPES
+    }
+    return write_model(folder, tensors, **sizes)
+
+
 def write_sharded_model(folder: Path) -> Path:
     """The same model in two files and an index."""
     write_config(folder)

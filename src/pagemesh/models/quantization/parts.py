@@ -21,6 +21,7 @@ from pagemesh.models.quantization.gptq import Gptq
 from pagemesh.models.quantization.interface import Entries, Format, Packing, Part
 from pagemesh.models.quantization.methods import Quantization
 from pagemesh.models.quantization.mxfp4 import Mxfp4
+from pagemesh.models.quantization.torchao import TorchAo
 
 _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
     "awq": Awq.read,
@@ -31,6 +32,7 @@ _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
     "gguf": Ggml.read,
     "gptq": Gptq.read,
     "mxfp4": Mxfp4.read,
+    "torchao": TorchAo.read,
 }
 """By `quant_method`."""
 
@@ -45,6 +47,8 @@ class Packings:
         self._packings: dict[str, Packing] = {}
         self.facts: dict[str, Any] = {}
         """What a fingerprint has to know beside the tensors."""
+        self.unread: set[str] = set()
+        """Tensors of which nothing is made."""
         if quantization is None:
             return
         found = _FORMATS[quantization.method](quantization.config)
@@ -53,6 +57,7 @@ class Packings:
                 packing = found.find(source.tensor, source.shape, entries)
                 if packing is not None:
                     self._packings[source.tensor] = packing
+                    self.unread.update(packing.unread)
         settings = {key: value for key, value in asdict(found).items() if key != "where"}
         self.facts = {"quantization": [quantization.method, settings]}
 
@@ -68,11 +73,6 @@ class Packings:
     def parts(self) -> list[Part]:
         """The tensors of which they are made."""
         return [part for packing in self._packings.values() for part in packing.parts.values()]
-
-    @property
-    def unread(self) -> frozenset[str]:
-        """Tensors of which nothing is made."""
-        return frozenset(name for packing in self._packings.values() for name in packing.unread)
 
 
 NONE_PACKED: Final = Packings(None, (), {})

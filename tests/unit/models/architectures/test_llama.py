@@ -180,9 +180,9 @@ def test_a_setting_that_cannot_be_run_is_named(changes: dict[str, Any], message:
         (
             {
                 "architectures": ["GptOssForCausalLM"],
-                "quantization_config": {"quant_method": "mxfp4"},
+                "quantization_config": {"quant_method": "quark"},
             },
-            "names a checkpoint quantised by mxfp4; quantised checkpoints are not supported",
+            "names a checkpoint quantised by quark, which cannot be read; those by awq, ",
         ),
     ],
 )

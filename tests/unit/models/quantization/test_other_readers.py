@@ -1,0 +1,176 @@
+"""What others' code makes of the same tensors, and of what it writes itself: the same numbers, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
+from pagemesh.kernels.linear.weight import Weight
+from pagemesh.models.architectures.architecture import Source
+from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.parameters import CheckpointParameters
+from pagemesh.models.quantization.methods import Quantization
+from pagemesh.models.quantization.parts import Packings
+from tests.support.late_imports import (
+    compressed_quantization,
+    compressors,
+    finegrained_fp8,
+    mxfp4,
+)
+from tests.support.quantised_checkpoints import write
+from tests.support.quantising import BLOCK, blocks_of, fp8
+
+SHAPE = (40, 32)
+FILES = Path(__file__).with_name("files")
+
+
+def read(
+    folder: Path,
+    config: dict[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    source: Source,
+) -> Weight:
+    """Of the tensors of one module, by the rest of their names."""
+    module = source.tensor.removesuffix(".weight")
+    write(folder, {f"{module}{name}": tensor for name, tensor in tensors.items()}, {})
+    quantization = Quantization(config["quant_method"], ConfigJson(config, "config.json"))
+    with Checkpoint.open(folder) as checkpoint:
+        packings = Packings(quantization, [source], checkpoint.entries)
+        shapes = {part.tensor: part.shape for part in packings.parts}
+        checkpoint.check(
+            shapes, lambda _: False, {part.tensor: part.dtypes for part in packings.parts}
+        )
+        parameters = CheckpointParameters(
+            checkpoint,
+            [source],
+            {source.parameter: source.shape},
+            torch.bfloat16,
+            packings=packings,
+        )
+        return parameters.weight(source.parameter)
+
+
+def matrix(shape: tuple[int, ...]) -> Source:
+    return Source("m.weight", shape, "m.weight")
+
+
+CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    "4 bits": ("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": 8}, (40, 4)),
+    "4 bits, asymmetric": (
+        "pack-quantized",
+        {"num_bits": 4, "strategy": "group", "group_size": 16, "symmetric": False},
+        (40, 2),
+    ),
+    "4 bits, rows": (
+        "pack-quantized",
+        {"num_bits": 4, "strategy": "channel", "symmetric": False},
+        (40, 1),
+    ),
+    "8 bits": ("pack-quantized", {"num_bits": 8, "strategy": "channel"}, (40, 1)),
+    "int8": ("int-quantized", {"num_bits": 8, "strategy": "channel"}, (40, 1)),
+    "int8, asymmetric": (
+        "int-quantized",
+        {"num_bits": 8, "strategy": "channel", "symmetric": False},
+        (40, 1),
+    ),
+    "int8, whole": ("int-quantized", {"num_bits": 8, "strategy": "tensor"}, (1,)),
+    "fp8": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}, (40, 1)),
+    "fp8, whole": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "tensor"}, (1,)),
+    "fp8, blocks": (
+        "float-quantized",
+        {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [16, 16]},
+        (3, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compressed_tensors_are_decompressed_alike(tmp_path: Path, case: str) -> None:
+    layout, arguments, scales = CASES[case]
+    torch.manual_seed(2)
+    weights = compressed_quantization.QuantizationArgs(**arguments)
+    scheme = compressed_quantization.QuantizationScheme(targets=["Linear"], weights=weights)
+    half = 1 << (weights.num_bits - 1)
+    given = {
+        "weight": torch.randn(SHAPE).bfloat16(),
+        "weight_scale": ((torch.rand(scales) + 0.5) / 100).bfloat16(),
+    }
+    if not weights.symmetric:
+        given["weight_zero_point"] = torch.randint(-half, half, scales).to(torch.int8)
+    compressor: Any = compressors.BaseCompressor.get_value_from_registry(layout)
+    written = compressor.compress(given, scheme)
+    expected = compressor.decompress(written, scheme)["weight"]
+    group = scheme.model_dump(mode="json")
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": layout,
+        "config_groups": {"group_0": group},
+    }
+    weight = read(
+        tmp_path, config, {f".{name}": tensor for name, tensor in written.items()}, matrix(SHAPE)
+    )
+    assert isinstance(weight, GroupInt | ScaledFp8)
+    assert expected.dtype == torch.bfloat16
+    assert torch.equal(weight.dense(), expected)
+
+
+def test_blocks_of_fp8_are_scaled_alike(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    shape = (48, 32)
+    found = fp8(*shape, scale="weight_scale_inv", shape=blocks_of, block=BLOCK)
+    config = {"quant_method": "fp8", "weight_block_size": list(BLOCK)}
+    tensors = {f".{name}": tensor for name, tensor in found.tensors.items()}
+    weight = read(tmp_path, config, tensors, matrix(shape))
+    make_reader: Any = finegrained_fp8.Fp8Dequantize
+    reader = make_reader(None)
+    numbers, scales = found.tensors["weight"], found.tensors["weight_scale_inv"]
+    assert isinstance(weight, ScaledFp8)
+    assert torch.equal(weight.dense(), reader._dequantize_one(numbers, scales, torch.bfloat16))
+
+
+def test_microscaled_experts_are_those_of_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    blocks = torch.randint(0, 256, (3, 12, 2, 16), dtype=torch.uint8)
+    scales = torch.randint(100, 140, (3, 12, 2), dtype=torch.uint8)
+    shape = (3, 64, 12)
+    source = Source("experts.up", shape, "up.weight", convert=lambda tensor: tensor.transpose(1, 2))
+    config = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    weight = read(tmp_path, config, {"_blocks": blocks, "_scales": scales}, source)
+    assert isinstance(weight, Codebook)
+    expected = mxfp4.convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16)
+    assert expected.shape == shape
+    assert torch.equal(weight.dense(), expected.transpose(1, 2))
+
+
+WRITTEN: dict[str, dict[str, Any]] = {
+    "llm_int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+    "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "nf4_nested": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "fp4": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "torchao_rows": {
+        "quant_method": "torchao",
+        "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}},
+    },
+    "torchao_groups": {
+        "quant_method": "torchao",
+        "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_files_of_others_say_what_their_writers_say(tmp_path: Path, name: str) -> None:
+    """See `write_files`."""
+    tensors = load_file(FILES / f"{name}.safetensors")
+    dense = tensors.pop("dense")
+    own = {key.removeprefix("m"): tensor for key, tensor in tensors.items()}
+    weight = read(tmp_path, WRITTEN[name], own, matrix((24, 128)))
+    assert weight.num_bytes < dense.nbytes
+    assert torch.equal(weight.dense(), dense)
