@@ -22,6 +22,7 @@ def test_a_file_says_what_config_json_would_say(tmp_path: Path) -> None:
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": 12,
         "tie_word_embeddings": True,
+        "quantization_config": {"quant_method": "gguf"},
         "dtype": "bfloat16",
         "num_hidden_layers": 1,
         "max_position_embeddings": 64,
