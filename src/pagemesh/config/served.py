@@ -156,8 +156,9 @@ images. A folder that lies in the current one under such a name wins."""
 _GGUF_SUFFIX: Final = ".gguf"
 
 _GGUF_OF_HUB: Final = re.compile(
-    r"([\w-][\w.-]*/[\w.-]+)(?::((?:[\w.-]+/)*[\w.-]+)|/((?:[\w.-]+/)*[\w.-]+\.gguf))"
+    r"(?!.*\.\.)([\w-][\w.-]*/[\w.-]+)(?::((?:[\w.-]+/)*[\w.-]+)|/((?:[\w.-]+/)*[\w.-]+\.gguf))"
 )
+"""A repository's id, and behind a colon or a slash what is meant of it."""
 
 _SHIPPED_BELOW: Final = (
     # src/pagemesh/config/ of a checkout

@@ -259,6 +259,8 @@ def tokenizer_config(model: GgufModel) -> Json:
     vocabulary = _Vocabulary(model)
     named = {name: vocabulary.special(key) for name, key in _SPECIAL_TOKENS.items()}
     config: Json = {name: token for name, token in named.items() if token is not None}
+    # Their ids, without the whole of tokenizer.json.
+    config["added_tokens_decoder"] = {str(token["id"]): token for token in vocabulary.added()}
     keys = Keys(model, "tokenizer")
     templates = {"default": keys.text("chat_template")}
     if keys.get("chat_templates") is not None:

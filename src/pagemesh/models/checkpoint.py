@@ -36,6 +36,7 @@ class Checkpoint:
         self.where = where
         """The file, or the index, that names the tensors."""
         self._reader = reader
+        self._spec_file = "its metadata" if is_gguf(where) else "config.json"
 
     @classmethod
     def open(cls, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Checkpoint:
@@ -66,7 +67,7 @@ class Checkpoint:
             if entry.shape != shape:
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} with shape {list(entry.shape)}, "
-                    f"but config.json asks for {list(shape)}"
+                    f"but {self._spec_file} asks for {list(shape)}"
                 )
             supported = dtypes.get(name, self._reader.types)
             if entry.dtype not in supported:
@@ -78,7 +79,7 @@ class Checkpoint:
             if name not in shapes and not may_ignore(name):
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} with shape {list(entry.shape)}, "
-                    f"which config.json has no place for"
+                    f"which {self._spec_file} has no place for"
                 )
 
     def read(self, name: str) -> torch.Tensor:

@@ -213,6 +213,7 @@ def test_some_settings_are_for_one_model() -> None:
         ("../a/b/model.gguf", None),
         ("model.gguf", None),
         ("name:Q4_K_M", None),
+        ("owner/name:../model.gguf", None),
     ],
 )
 def test_gguf_files_of_the_hub_are_written_as_for_vllm(

@@ -64,8 +64,9 @@ def samples() -> list[str]:
 
 
 def trained(cut: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
+    """With merges across all cuts, so that where a text is cut shows in its ids."""
     library = tokenizers.Tokenizer(models.BPE())
-    library.pre_tokenizer = cut
+    library.pre_tokenizer = WITHOUT_CUTS
     library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=900,
@@ -73,7 +74,9 @@ def trained(cut: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
         special_tokens=["<|begin|>", "<|end|>", "<|im_end|>"],
         show_progress=False,
     )
-    library.train_from_iterator(lines(), trainer)
+    digits = [f"{number}-{number}" for number in range(0, 10**6, 97)]
+    library.train_from_iterator([*lines(), *digits], trainer)
+    library.pre_tokenizer = cut
     return library
 
 

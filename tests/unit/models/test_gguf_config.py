@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pagemesh.errors import ConfigError
 from pagemesh.gguf.documents import has_file, read_file
+from pagemesh.gguf.model import open_gguf
+from pagemesh.models.architectures.llama import LLAMA
+from pagemesh.models.checkpoint import Checkpoint, check_tensors
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.tensor_files import read_headers
+from pagemesh.models.tensor_readers import GgufReader
 from tests.unit.gguf.small_file import write_small
 
 
@@ -99,3 +106,34 @@ def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(content.replace(b"llama", b"mamba"))
     with pytest.raises(ConfigError, match=r"general\.architecture = 'mamba', but pagemesh runs of"):
         config(tmp_path / "model.gguf")
+
+
+def test_a_tensor_of_another_shape_than_the_metadata_asks_for_is_named(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf", **{"llama.feed_forward_length": 64})
+    settings = ConfigJson.read(path / "config.json")
+    with Checkpoint.open(path) as checkpoint, pytest.raises(ConfigError) as caught:
+        check_tensors(checkpoint, LLAMA, LLAMA.make_spec(settings))
+    assert caught.value.message == (
+        f"{path} has the tensor blk.0.ffn_gate.weight with shape [32, 32], but its metadata asks for [64, 32]"
+    )
+
+
+def test_a_type_that_is_not_unpacked_is_named(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    entries, where = read_headers(path)
+    entries["blk.0.attn_q.weight"] = entries["blk.0.attn_q.weight"]._replace(dtype="IQ2_XXS")
+    reader = GgufReader(open_gguf(path), torch.float32)
+    spec = LLAMA.make_spec(ConfigJson.read(path / "config.json"))
+    with pytest.raises(ConfigError, match=r"attn_q\.weight of type IQ2_XXS, but only BF16, F16"):
+        check_tensors(Checkpoint(entries, where, reader), LLAMA, spec)
+
+
+def test_blocks_are_rounded_once_to_the_type_of_the_model(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    exact, rounded = (
+        Checkpoint.open(path, dtype).read("blk.0.attn_q.weight")
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert rounded.dtype == torch.bfloat16
+    assert torch.equal(rounded, exact.bfloat16())
+    assert Checkpoint.open(path).read("output_norm.weight").dtype == torch.float32
