@@ -13,8 +13,9 @@ from pagemesh.errors import ConfigError
 from pagemesh.gguf.documents import has_file, read_file
 from pagemesh.gguf.model import open_gguf
 from pagemesh.models.architectures.llama import LLAMA
-from pagemesh.models.checkpoint import Checkpoint, check_tensors
+from pagemesh.models.checkpoint import Checkpoint, find_sources
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import read_headers
 from pagemesh.models.tensor_readers import GgufReader
 from tests.unit.gguf.small_file import write_small
@@ -22,6 +23,12 @@ from tests.unit.gguf.small_file import write_small
 
 def config(path: Path) -> Any:
     return json.loads(read_file(path / "config.json"))
+
+
+def check(checkpoint: Checkpoint, spec: DecoderSpec) -> None:
+    """What a loader asks of a file."""
+    sources, may_ignore = find_sources(checkpoint, LLAMA, spec)
+    checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
 
 
 def test_a_file_says_what_config_json_would_say(tmp_path: Path) -> None:
@@ -112,7 +119,7 @@ def test_a_tensor_of_another_shape_than_the_metadata_asks_for_is_named(tmp_path:
     path = write_small(tmp_path / "model.gguf", **{"llama.feed_forward_length": 64})
     settings = ConfigJson.read(path / "config.json")
     with Checkpoint.open(path) as checkpoint, pytest.raises(ConfigError) as caught:
-        check_tensors(checkpoint, LLAMA, LLAMA.make_spec(settings))
+        check(checkpoint, LLAMA.make_spec(settings))
     assert caught.value.message == (
         f"{path} has the tensor blk.0.ffn_gate.weight with shape [32, 32], but its metadata asks for [64, 32]"
     )
@@ -125,7 +132,7 @@ def test_a_type_that_is_not_unpacked_is_named(tmp_path: Path) -> None:
     reader = GgufReader(open_gguf(path), torch.float32)
     spec = LLAMA.make_spec(ConfigJson.read(path / "config.json"))
     with pytest.raises(ConfigError, match=r"attn_q\.weight of type IQ2_XXS, but only BF16, F16"):
-        check_tensors(Checkpoint(entries, where, reader), LLAMA, spec)
+        check(Checkpoint(entries, where, reader), spec)
 
 
 def test_blocks_are_rounded_once_to_the_type_of_the_model(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
-from pagemesh.kernels.jit.emit import I8, I32, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter
 from pagemesh.kernels.jit.pair_dots import round_to_bfloat16, round_to_pairs
 from pagemesh.kernels.linear.packed_parts import (
     COLUMNS,
@@ -27,45 +27,14 @@ _AVX512 = (CpuIsa.AVX512, CpuIsa.AVX512_BF16, CpuIsa.AMX)
 _STEP_PAIRS = STEP_INPUTS // 2
 
 
-class Unpacking:
-    """Emits it for one form of weights."""
+class PartTables:
+    """What a group's codes are multiplied with, and what is added, as vectors."""
 
     def __init__(self, e: Emitter, form: PackedForm) -> None:
         self._e = e
         self._form = form
 
-    def part_place(self, first_input: ir.Value) -> ir.Value:
-        """Where in a panel the part begins, in bytes, that begins with this input."""
-        b, e = self._e.builder, self._e
-        return b.mul(b.sdiv(first_input, e.int64(PART_INPUTS)), e.int64(self._form.part_bytes))
-
-    def panel_bytes(self, num_inputs: ir.Value) -> ir.Value:
-        """Of a panel with so many inputs."""
-        e, b, form = self._e, self._e.builder, self._form
-        num_parts = b.sdiv(b.add(num_inputs, e.int64(PART_INPUTS - 1)), e.int64(PART_INPUTS))
-        num_lines = b.sdiv(num_inputs, e.int64(form.line_inputs))
-        heads = b.mul(num_parts, e.int64(form.codes_offset))
-        return b.add(heads, b.mul(num_lines, e.int64(LINE_BYTES)))
-
-    def emit(self, part: ir.Value, ahead: ir.Value, num_inputs: ir.Value, target: ir.Value) -> None:
-        """From the addresses of a part, and of what is to be fetched meanwhile: the same part of the next panel."""
-        e, b, form = self._e, self._e.builder, self._form
-        self._fetch(ahead, e.int64(0), form.codes_offset)
-        group_lines = form.group_inputs // form.line_inputs
-        num_lines = b.sdiv(num_inputs, e.int64(form.line_inputs))
-        num_groups = b.sdiv(b.add(num_lines, e.int64(group_lines - 1)), e.int64(group_lines))
-        with e.loop(e.int64(0), num_groups) as group:
-            scales, offsets = self._tables(part, group)
-            first = b.mul(group, e.int64(group_lines))
-            last = b.add(first, e.int64(group_lines))
-            last = b.select(b.icmp_signed("<", last, num_lines), last, num_lines)
-            with e.loop(first, last) as line:
-                place = b.add(b.mul(line, e.int64(LINE_BYTES)), e.int64(form.codes_offset))
-                self._fetch(ahead, place, LINE_BYTES)
-                vectors = self._line(e.at(part, place), scales, offsets)
-                self._store(vectors, line, target)
-
-    def _tables(
+    def of(
         self, part: ir.Value, group: ir.Value
     ) -> tuple[Sequence[ir.Value], Sequence[ir.Value] | None]:
         """What the vectors of a group's codes are multiplied with, and what is added, by turns."""
@@ -124,6 +93,46 @@ class Unpacking:
             for half in halves
             for first in (0, LANES // 2)
         ]
+
+
+class Unpacking:
+    """Emits it for one form of weights."""
+
+    def __init__(self, e: Emitter, form: PackedForm) -> None:
+        self._e = e
+        self._form = form
+        self._part_tables = PartTables(e, form)
+
+    def part_place(self, first_input: ir.Value) -> ir.Value:
+        """Where in a panel the part begins, in bytes, that begins with this input."""
+        b, e = self._e.builder, self._e
+        return b.mul(b.sdiv(first_input, e.int64(PART_INPUTS)), e.int64(self._form.part_bytes))
+
+    def panel_bytes(self, num_inputs: ir.Value) -> ir.Value:
+        """Of a panel with so many inputs."""
+        e, b, form = self._e, self._e.builder, self._form
+        num_parts = b.sdiv(b.add(num_inputs, e.int64(PART_INPUTS - 1)), e.int64(PART_INPUTS))
+        num_lines = b.sdiv(num_inputs, e.int64(form.line_inputs))
+        heads = b.mul(num_parts, e.int64(form.codes_offset))
+        return b.add(heads, b.mul(num_lines, e.int64(LINE_BYTES)))
+
+    def emit(self, part: ir.Value, ahead: ir.Value, num_inputs: ir.Value, target: ir.Value) -> None:
+        """From the addresses of a part, and of what is to be fetched meanwhile: the same part of the next panel."""
+        e, b, form = self._e, self._e.builder, self._form
+        self._fetch(ahead, e.int64(0), form.codes_offset)
+        group_lines = form.group_inputs // form.line_inputs
+        num_lines = b.sdiv(num_inputs, e.int64(form.line_inputs))
+        num_groups = b.sdiv(b.add(num_lines, e.int64(group_lines - 1)), e.int64(group_lines))
+        with e.loop(e.int64(0), num_groups) as group:
+            scales, offsets = self._part_tables.of(part, group)
+            first = b.mul(group, e.int64(group_lines))
+            last = b.add(first, e.int64(group_lines))
+            last = b.select(b.icmp_signed("<", last, num_lines), last, num_lines)
+            with e.loop(first, last) as line:
+                place = b.add(b.mul(line, e.int64(LINE_BYTES)), e.int64(form.codes_offset))
+                self._fetch(ahead, place, LINE_BYTES)
+                vectors = self._line(e.at(part, place), scales, offsets)
+                self._store(vectors, line, target)
 
     def _line(
         self, address: ir.Value, scales: Sequence[ir.Value], offsets: Sequence[ir.Value] | None
@@ -220,9 +229,7 @@ class Unpacking:
         """Into the second-level cache, so many bytes from a place on."""
         e, b = self._e, self._e.builder
         for offset in range(0, num_bytes, LINE_BYTES):
-            address = e.at(ahead, b.add(place, e.int64(offset)))
-            is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
-            e.intrinsic("llvm.prefetch.p0", ir.VoidType(), address, is_read, level, is_data)
+            e.fetch(e.at(ahead, b.add(place, e.int64(offset))))
 
 
 def _all(number: int) -> ir.Constant:

@@ -23,7 +23,9 @@ class Part(NamedTuple):
     tensor: str  # its name in the checkpoint
     shape: tuple[int, ...]  # its shape there
     dtypes: tuple[str, ...]  # the types that it may have, as its file names them
-    is_blocks: bool = False  # whether it is taken as uint8 [blocks, bytes] of ggml's, as they lie in the file
+    is_blocks: bool = (
+        False  # whether it is taken as uint8 [blocks, bytes] of ggml's, as they lie in the file
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,9 @@ def put_together(placed: Sequence[tuple[Place, Plain]]) -> Weight:
         rows = place[-1] if place else None
         begin = rows.start if isinstance(rows, slice) else 0
         # What is in one tensor for all matrices of a stack is a stack.
-        number = tuple(n for n in (place[:-1] if isinstance(rows, slice) else place) if n != slice(None))
+        number = tuple(
+            n for n in (place[:-1] if isinstance(rows, slice) else place) if n != slice(None)
+        )
         by_row.setdefault(begin, []).append((number, part))
     stacked = []
     for _, parts in sorted(by_row.items(), key=lambda item: item[0]):
