@@ -16,7 +16,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from tests.support.quantised_checkpoints import FORMATS, MXFP4, quantise, write
 from tests.unit.models.model_folder import write_model_of
-from tests.unit.models.quantization.test_formats import SHAPES
+from tests.unit.models.quantization.test_quantised_formats import SHAPES
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
