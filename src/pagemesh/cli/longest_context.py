@@ -73,6 +73,7 @@ def _mesh_of_worker(arguments: Sequence[str]) -> UpConfig:
         model=(worker.model.model,),
         dtype=worker.model.dtype,
         model_impl=worker.model.model_impl,
+        quantization=worker.model.quantization,
         hub=worker.model.hub,
         prefill=0,
         decode=1,

@@ -23,7 +23,7 @@ CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon", "ne
 
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
-QuantizationName = Literal[
+QUANTIZATIONS: Final = (
     "awq",
     "awq_marlin",
     "gptq",
@@ -34,7 +34,8 @@ QuantizationName = Literal[
     "bitsandbytes",
     "mxfp4",
     "torchao",
-]
+)
+"""Names of formats, some of them with the kernels of another server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,9 @@ class ModelConfig:
     """Whose code computes the model: pagemesh's own decoder, or transformers' over pagemesh's KV cache;
     auto takes pagemesh's where it knows the architecture."""
 
-    quantization: QuantizationName | None = None
-    """Format that the checkpoint is quantised in, which config.json says as well: another one is refused."""
+    quantization: str | None = None
+    """Format that the checkpoint is quantised in, which config.json says as well, so that another one is refused: awq,
+    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, mxfp4 or torchao."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 
@@ -84,6 +86,10 @@ class ModelConfig:
         if self.max_model_len is not None:
             require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
+        if self.quantization is not None:
+            is_known = self.quantization in QUANTIZATIONS
+            known = f"one of {', '.join(QUANTIZATIONS)}"
+            require(is_known, "--quantization", self.quantization, known)
 
     @property
     def served_name(self) -> str:

@@ -20,11 +20,7 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
-from pagemesh.models.quantization.methods import (
-    check_asked,
-    read_quantization,
-    refuse_in_transformers,
-)
+from pagemesh.models.quantization.methods import read_quantization
 from pagemesh.models.quantization.parts import Packings
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
@@ -100,12 +96,10 @@ def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedMode
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
-    quantization = read_quantization(settings)
-    check_asked(config.quantization, quantization, settings)
+    read_quantization(settings, config.quantization)
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
-        refuse_in_transformers(quantization, settings)
         return _load_with_transformers(config, folder, settings, target)
     if architecture is None:
         raise unknown_architecture(settings)
@@ -128,16 +122,10 @@ def _load_decoder(
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
         sources, may_ignore = find_sources(checkpoint, architecture, spec)
         packings = Packings(read_quantization(settings), sources, checkpoint.entries)
-        expected = {source.tensor: source.shape for source in packings.plain(sources)}
-        expected |= {part.tensor: part.shape for part in packings.parts}
-        checkpoint.check(
-            expected,
-            lambda name: name in packings.unread or may_ignore(name),
-            {part.tensor: part.dtypes for part in packings.parts},
-        )
+        tensors = packings.check(checkpoint, sources, may_ignore)
         scales = CheckpointScales(checkpoint, kv_dtype)
         facts = {"spec": asdict(spec), **packings.facts}
-        identity = fingerprint(facts, dtype, checkpoint, [*expected, *scales.tensors])
+        identity = fingerprint(facts, dtype, checkpoint, [*tensors, *scales.tensors])
         shapes = spec.parameter_shapes()
         writer = target.writer
         parameters = CheckpointParameters(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Final, Literal, NamedTuple, Protocol
 
 import torch
@@ -16,13 +15,13 @@ from pagemesh.config import KvCacheDtype
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.linear import Dense, Linear, Weight, make_linear
-from pagemesh.kernels.linear.weight import Plain, Quantised
+from pagemesh.kernels.linear.weight import Plain
 from pagemesh.models.architectures.architecture import Convert, Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.norms import LayerNorm, Norm, RmsNorm
-from pagemesh.models.quantization.interface import Packing
-from pagemesh.models.quantization.parts import NONE_PACKED, Packings, in_order, put_together
+from pagemesh.models.quantization.interface import Part
+from pagemesh.models.quantization.parts import NONE_PACKED, Packings, put_together
 from pagemesh.models.spec import NormSpec
 
 
@@ -193,32 +192,30 @@ class CheckpointParameters:
     def weight(self, name: str) -> Weight:
         """See `Parameters`; raises what `read` does."""
         sources = self._sources[name]
-        if not any(self._packings.get(source.tensor) for source in sources):
+        if not any(source.tensor in self._packings for source in sources):
             return Dense(self.read(name))
         return put_together([(source.place, self._part(source)) for source in sources])
 
     def _part(self, source: Source) -> Plain:
         """One source of a weight that is quantised in part or in whole."""
-        packing = self._packings.get(source.tensor)
-        if packing is None:
-            shape = torch.empty(self._shapes[source.parameter], device="meta")[source.place].shape
-            place = torch.empty(shape, dtype=self._dtype, device=self.device)
-            self._writer.write(place, self._checkpoint.read(source.tensor), source.convert)
-            self._note(source, self._writer.is_finite(place))
-            return Dense(place)
-        weight = self._make(packing)
-        finite = weight.bound() <= torch.finfo(self._dtype).max
-        self._note(source, bool(finite) if self._writer is HOST else finite)
-        return in_order(weight, source, packing.rows)
+        if source.tensor in self._packings:
+            weight = self._packings.make(source, self._bring, self._dtype)
+            finite = weight.bound() <= torch.finfo(self._dtype).max
+            self._note(source, bool(finite) if self._writer is HOST else finite)
+            return weight
+        shape = torch.empty(self._shapes[source.parameter], device="meta")[source.place].shape
+        place = torch.empty(shape, dtype=self._dtype, device=self.device)
+        self._writer.write(place, self._checkpoint.read(source.tensor), source.convert)
+        self._note(source, self._writer.is_finite(place))
+        return Dense(place)
 
-    def _make(self, packing: Packing) -> Quantised:
-        tensors = {}
-        for role, part in packing.parts.items():
-            read = self._checkpoint.read_blocks if part.is_blocks else self._checkpoint.read
-            tensor = read(part.tensor)
-            tensors[role] = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
-            self._writer.write(tensors[role], tensor, None)
-        return packing.make(tensors, self._dtype)
+    def _bring(self, part: Part) -> torch.Tensor:
+        """One tensor of the checkpoint, in its own type."""
+        read = self._checkpoint.read_blocks if part.is_blocks else self._checkpoint.read
+        tensor = read(part.tensor)
+        brought = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
+        self._writer.write(brought, tensor, None)
+        return brought
 
     def _note(self, source: Source, finite: bool | torch.Tensor) -> None:
         """Look at a source again whose values may not be finite: now, or, on a device that works beside the host, in
@@ -229,12 +226,10 @@ class CheckpointParameters:
             self._look_again(source)
 
     def _look_again(self, source: Source) -> None:
-        packing = self._packings.get(source.tensor)
-        if packing is not None:
-            weight = self._make(packing)
-            if not weight.dense().isfinite().all():
-                first = next(iter(packing.parts.values()))
-                raise self._not_finite(first.tensor, replace(weight, dtype=torch.float32).dense())
+        if source.tensor in self._packings:
+            values = self._packings.make(source, self._bring, torch.float32).dense()
+            if not values.to(self._dtype).isfinite().all():
+                raise self._not_finite(self._packings.first_tensor(source), values)
             return
         tensor = self._checkpoint.read(source.tensor)
         converted = tensor if source.convert is None else source.convert(tensor)

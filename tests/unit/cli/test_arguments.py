@@ -52,6 +52,7 @@ WORKER = WorkerConfig(
             "float16",
             99,
             "transformers",
+            "awq_marlin",
             0,
             2,
             3,

@@ -153,9 +153,12 @@ def test_rows_of_several_kinds_are_multiplied_kind_by_kind(isa: CpuIsa) -> None:
         ours, dense = (make_linear(each, bias) for each in (weight, Dense(weight.dense())))
         assert torch.equal(ours(rows), dense(rows))
         assert torch.equal(ours.add_to(residual, rows), dense.add_to(residual, rows))
-    with torch.inference_mode():
-        gated = make_gated_linear(RowStack(parts[:2]), None, Gate("silu"))(rows)
-    assert gated.shape == (5, 32)
+        stack = RowStack(parts[:2])
+        gated, of_dense = (
+            make_gated_linear(each, None, Gate("silu"))(rows)
+            for each in (stack, Dense(stack.dense()))
+        )
+        assert torch.equal(gated, of_dense)
 
 
 @pytest.mark.parametrize(

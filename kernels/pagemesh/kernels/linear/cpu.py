@@ -23,7 +23,7 @@ from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.vector_panels import VectorPanels
-from pagemesh.kernels.linear.weight import Plain, RowStack, Weight
+from pagemesh.kernels.linear.weight import Dense, Plain, RowStack, Weight
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
@@ -38,8 +38,10 @@ def make_cpu_linear(weight: Weight, bias: torch.Tensor | None) -> Linear:
 
 def make_cpu_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
     """See `make_gated_linear`."""
-    if weight.dtype in DTYPES and not isinstance(weight, RowStack):
-        return GatedPanelLinear(weight, bias, gate)
+    if weight.dtype in DTYPES:
+        # Gates and ups that are kept otherwise do not fit one panel.
+        plain = Dense(weight.dense()) if isinstance(weight, RowStack) else weight
+        return GatedPanelLinear(plain, bias, gate)
     activate = make_gated_activation(gate, weight.device)
     return StepwiseGatedLinear(make_cpu_linear(weight, bias), activate)
 

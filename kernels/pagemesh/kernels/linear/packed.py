@@ -97,8 +97,13 @@ class Packed(ABC):
         join: Callable[[list[torch.Tensor]], torch.Tensor],
         left: frozenset[str],
     ) -> Self:
-        names = [name for name in self._tensors() if name not in left]
-        return self._with({n: join([each._tensors()[n] for each in alike]) for n in names})
+        moved = {name: each for name, each in self._tensors().items() if name not in left}
+        return self._with(
+            {
+                name: join([_as_bytes(one._tensors()[name]) for one in alike]).view(own.dtype)
+                for name, own in moved.items()
+            }
+        )
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -259,6 +264,9 @@ def _products(numbers: torch.Tensor, units: torch.Tensor | None) -> torch.Tensor
 
 
 def _take_rows(tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype.itemsize == 1:  # of whose floats torch takes no rows on every device
-        return tensor.view(torch.uint8).index_select(-2, order).view(tensor.dtype)
-    return tensor.index_select(-2, order)
+    return _as_bytes(tensor).index_select(-2, order).view(tensor.dtype)
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats of 8 bits as bytes: with those torch does whatever moves numbers, on every device."""
+    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor

@@ -284,6 +284,7 @@ def _worker(
             max_model_len=config.max_model_len,
             threads=threads,
             model_impl=config.model_impl,
+            quantization=config.quantization,
             hub=config.hub,
         ),
         hardware=hardware,

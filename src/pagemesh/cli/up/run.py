@@ -24,10 +24,10 @@ from pagemesh.cli.up.plan import (
 )
 from pagemesh.cli.up.readiness import held_ports, require_free
 from pagemesh.cli.up.sharing import Shared, gpus_for, shared_by_workers
-from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.methods import read_quantization
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.tensor_files import read_headers
@@ -47,7 +47,7 @@ def run(config: UpConfig) -> None:
     require_free(config.host, config.port)
     check_tls(config.client_tls)
     for model in config.served.models:
-        _check_model(model.source, config.hub)
+        _check_model(model.source, config)
     if config.index != "memory":
         # What it needs is not loaded for an index in memory.
         importlib.import_module("pagemesh.cli.up.store").require_store(config.index)
@@ -71,11 +71,12 @@ def _run_folder() -> tempfile.TemporaryDirectory[str]:
         ) from error
 
 
-def _check_model(source: str, hub: HubConfig) -> None:
+def _check_model(source: str, config: UpConfig) -> None:
     """Refuse what every worker would refuse after it has loaded torch."""
-    folder = resolve_model_path(source, hub)
+    folder = resolve_model_path(source, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
+    read_quantization(settings, config.quantization)
     if architecture is not None:
         architecture.make_spec(settings)
     read_headers(folder)

@@ -14,6 +14,7 @@ from pagemesh.cli.vllm.flags import (
     CHANGING,
     GGUF_FILE,
     GGUF_FORMATS,
+    MEANT_VALUES,
     MODES,
     OBJECTS,
     OVERRIDES,
@@ -81,6 +82,8 @@ class _Reader:
         self._gguf_flags: list[str] = []
         # Members of JSON objects that were given one by one.
         self._members: dict[str, dict[str, Any]] = {}
+        # By what was written, flags of ours and their values that it stands for.
+        self._meant: dict[str, tuple[str, str]] = {}
 
     def read(self) -> Adapted:
         while self._left:
@@ -100,6 +103,7 @@ class _Reader:
             found.arguments[:0] = ["--model", self._model]
         self._settle_gguf()
         self._settle_tokenizer()
+        self._settle_meant()
         for flag, members in self._members.items():
             if flag in found.flags:
                 raise UsageError(
@@ -153,6 +157,8 @@ class _Reader:
                     self._add(flag, plain_number(value))
             case Kind.TEXT:
                 value = self._value(flag)
+                if value in UNSET_VALUES.get(name, ()):
+                    return
                 if reason := REFUSED_VALUES.get((name, value)):
                     raise UsageError(f"{name} {value} is not taken: {reason}")
                 self._add(flag, value)
@@ -185,7 +191,9 @@ class _Reader:
         value = self._value(name)
         if rule.neutral and value not in rule.neutral:
             raise UsageError(_refusal(f"{name} {value}", rule))
-        if rule.fate is Fate.NO_EFFECT:
+        if meant := MEANT_VALUES.get((name, value)):
+            self._meant[f"{name} {value}"] = meant
+        elif rule.fate is Fate.NO_EFFECT:
             self._found.notes.append(f"{name} {value}: {rule.says}")
 
     def _mode(self) -> None:
@@ -238,6 +246,15 @@ class _Reader:
         models = arguments[arguments.index("--model") + 1 :] if "--model" in arguments else []
         if models and changes.tokenizer and changes.tokenizer.rstrip("/") == models[0].rstrip("/"):
             changes.tokenizer = None
+
+    def _settle_meant(self) -> None:
+        """What is said in two ways is said once."""
+        arguments = self._found.arguments
+        for written, (flag, value) in self._meant.items():
+            if flag not in arguments:
+                self._add(flag, value)
+            elif (other := arguments[arguments.index(flag) + 1]) != value:
+                raise UsageError(f"{written} is given beside {flag} {other}: write one of them")
 
     def _add(self, *arguments: str) -> None:
         self._found.arguments += arguments

@@ -46,7 +46,10 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "swap",
     ),
     "--load-format": no_effect(
-        "weights are read from safetensors; gguf is taken beside a GGUF file", "auto", "safetensors"
+        "weights are read from safetensors; gguf is taken beside a GGUF file",
+        "auto",
+        "safetensors",
+        "bitsandbytes",
     ),
     "--safetensors-load-strategy": no_effect(
         "weights are mapped, and read once", "lazy", "auto", "eager", "prefetch"
@@ -109,11 +112,6 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
     "--collect-detailed-traces": refused(_TRACES),
     "--show-hidden-metrics-for-version": no_effect("no metric is hidden", takes_value=True),
     "--disable-sliding-window": refused("windows are part of a model"),
-    "--quantization": planned(
-        "weights are served in 16 or 32 bits; take the checkpoint that was not quantized, or a GGUF file, beside which"
-        " gguf is taken",
-        "None",
-    ),
     "--gguf-file": same("the name of a file in the folder, or the repository, that --model names"),
     "--enable-lora": planned(
         "no adapters are served yet; merge one into a copy of the model, and serve that"
@@ -169,9 +167,12 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         " --enable-moe-shared-loras --enable-mixed-moe-lora-format --enable-tower-connector-lora",
     ),
     (
-        planned("weights are served in 16 or 32 bits; take the checkpoint that was not quantized"),
-        "--quantization-config --allow-deprecated-quantization --linear-backend",
+        planned(
+            "no model is quantised while it is loaded yet; serve a checkpoint that is quantised"
+        ),
+        "--quantization-config",
     ),
+    (no_effect("no format that can be read is deprecated"), "--allow-deprecated-quantization"),
     (
         planned("no draft model speculates yet; leave it out, the tokens are the same"),
         "--speculative-config --speculative-model --num-speculative-tokens --speculative-draft-tensor-parallel-size"
@@ -200,7 +201,7 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         refused(
             "kernels are chosen by what gives the same tokens on every path; --cpu-isa and --device choose more"
         ),
-        "--attention-backend --attention-config --kernel-config --ir-op-priority --model-class-overrides"
+        "--attention-backend --attention-config --kernel-config --linear-backend --ir-op-priority --model-class-overrides"
         " --sparse-indexer-topk-backend --use-fp64-gumbel --additional-config",
     ),
     (
@@ -312,8 +313,14 @@ REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
 }
 """Of flags of ours, with what to write instead."""
 
+MEANT_VALUES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("--load-format", "bitsandbytes"): ("--quantization", "bitsandbytes"),
+}
+"""Values that say what a flag of ours does, which may be given as well."""
+
 UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "--max-model-len": ("auto", "-1"),
+    "--quantization": ("None",),
     "--seed": ("None",),
 }
 """Of flags of ours, those that stand for leaving it out."""

@@ -18,8 +18,8 @@ from pagemesh.models.quantization.integers import codes_of_words, pack_codes
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
+    PackedPart,
     Packing,
-    Part,
     check_divides,
     check_words,
     module_of,
@@ -61,9 +61,9 @@ class Awq:
         num_words, num_groups = num_outputs // _PER_WORD, num_inputs // group_size
         module = module_of(tensor)
         parts = {
-            "codes": Part(f"{module}.qweight", (num_inputs, num_words), ("I32",)),
-            "zeros": Part(f"{module}.qzeros", (num_groups, num_words), ("I32",)),
-            "scales": Part(f"{module}.scales", (num_groups, num_outputs), FLOATS),
+            "codes": PackedPart(f"{module}.qweight", (num_inputs, num_words), ("I32",)),
+            "zeros": PackedPart(f"{module}.qzeros", (num_groups, num_words), ("I32",)),
+            "scales": PackedPart(f"{module}.scales", (num_groups, num_outputs), FLOATS),
         }
 
         def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:

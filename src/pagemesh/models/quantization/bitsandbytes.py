@@ -21,8 +21,8 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
+    PackedPart,
     Packing,
-    Part,
     check_divides,
     module_of,
 )
@@ -30,6 +30,8 @@ from pagemesh.models.quantization.interface import (
 _STATE: Final = "quant_state.bitsandbytes__"
 _KINDS: Final = ("nf4", "fp4")
 _LARGEST_CODE: Final = 127
+_MOST_STATE_BYTES: Final = 4096
+"""Of the JSON object beside a matrix, which takes some hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,11 @@ class BitsAndBytes:
 def _int8_packing(tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing:
     num_outputs, num_inputs = shape
     parts = {
-        "codes": Part(tensor, (num_outputs, num_inputs), ("I8",)),
-        "largest": Part(f"{module_of(tensor)}.SCB", (num_outputs,), ("F32",)),
+        "codes": PackedPart(tensor, (num_outputs, num_inputs), ("I8",)),
+        "largest": PackedPart(f"{module_of(tensor)}.SCB", (num_outputs,), ("F32",)),
     }
     # Newer releases always write how rows lie, which is 0 of those that are saved.
-    layout = Part(f"{module_of(tensor)}.weight_format", (), ("U8",))
+    layout = PackedPart(f"{module_of(tensor)}.weight_format", (), ("U8",))
     if layout.tensor in entries:
         parts["layout"] = layout
 
@@ -108,15 +110,17 @@ class _Halves:
         )
         is_nested = f"{self.tensor}.nested_absmax" in entries
         parts = {
-            "codes": Part(self.tensor, (num_outputs * num_inputs // 2, 1), ("U8",)),
-            "absmax": Part(absmax, (num_groups,), ("U8",) if is_nested else ("F32",)),
-            "table": Part(f"{self.tensor}.quant_map", (16,), ("F32",)),
-            "state": Part(state, entries[state].shape if state in entries else (1,), ("U8",)),
+            "codes": PackedPart(self.tensor, (num_outputs * num_inputs // 2, 1), ("U8",)),
+            "absmax": PackedPart(absmax, (num_groups,), ("U8",) if is_nested else ("F32",)),
+            "table": PackedPart(f"{self.tensor}.quant_map", (16,), ("F32",)),
+            "state": PackedPart(state, _state_shape(state, entries), ("U8",)),
         }
         if is_nested:
             nested = entries[f"{self.tensor}.nested_absmax"]
-            parts["nested_absmax"] = Part(f"{self.tensor}.nested_absmax", nested.shape, ("F32",))
-            parts["nested_table"] = Part(f"{self.tensor}.nested_quant_map", (256,), ("F32",))
+            parts["nested_absmax"] = PackedPart(
+                f"{self.tensor}.nested_absmax", nested.shape, ("F32",)
+            )
+            parts["nested_table"] = PackedPart(f"{self.tensor}.nested_quant_map", (256,), ("F32",))
         return Packing(parts, self._make)
 
     def _make(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Codebook:
@@ -165,3 +169,9 @@ class _Halves:
         return ConfigError(
             f"the tensor {self.tensor}.{_STATE}… says {what}, which does not fit {self.tensor} of {list(self.shape)}"
         )
+
+
+def _state_shape(state: str, entries: Entries) -> tuple[int, ...]:
+    """What the checkpoint says, within reason."""
+    num_bytes = entries[state].shape[0] if state in entries and entries[state].shape else 1
+    return (min(num_bytes, _MOST_STATE_BYTES),)

@@ -24,8 +24,8 @@ from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
+    PackedPart,
     Packing,
-    Part,
     check_divides,
     check_words,
     module_of,
@@ -161,21 +161,21 @@ class _IntPacking:
         check_divides(self._group_size, num_inputs, f"{self.module}.weight", self.where)
         num_groups = num_inputs // self._group_size
         scale = (1,) if self.scheme.strategy == "tensor" else (num_outputs, num_groups)
-        parts = {"scales": Part(f"{self.module}.weight_scale", scale, FLOATS)}
+        parts = {"scales": PackedPart(f"{self.module}.weight_scale", scale, FLOATS)}
         zeros: tuple[tuple[int, ...], tuple[str, ...]] = (scale, ("I8",))
         if self.scheme.kind == "packed":
             per_word = 32 // self.scheme.bits
             check_words(num_inputs, per_word, "inputs", f"{self.module}.weight", self.where)
             words = (num_outputs, num_inputs // per_word)
-            parts["codes"] = Part(f"{self.module}.weight_packed", words, ("I32",))
-            parts["shape"] = Part(f"{self.module}.weight_shape", (2,), ("I64", "I32"))
+            parts["codes"] = PackedPart(f"{self.module}.weight_packed", words, ("I32",))
+            parts["shape"] = PackedPart(f"{self.module}.weight_shape", (2,), ("I64", "I32"))
             if self.scheme.strategy != "tensor":
                 zeros = ((-(-num_outputs // per_word), num_groups), ("I32",))
         else:
-            parts["codes"] = Part(f"{self.module}.weight", (num_outputs, num_inputs), ("I8",))
+            parts["codes"] = PackedPart(f"{self.module}.weight", (num_outputs, num_inputs), ("I8",))
         if not self.scheme.symmetric:
-            parts["zeros"] = Part(f"{self.module}.weight_zero_point", *zeros)
-        groups = Part(f"{self.module}.weight_g_idx", (num_inputs,), ("I32",))
+            parts["zeros"] = PackedPart(f"{self.module}.weight_zero_point", *zeros)
+        groups = PackedPart(f"{self.module}.weight_g_idx", (num_inputs,), ("I32",))
         if self.scheme.act_order or groups.tensor in entries:
             parts["groups"] = groups
         return Packing(parts, self._make)

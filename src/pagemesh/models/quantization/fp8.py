@@ -15,7 +15,7 @@ import torch
 
 from pagemesh.kernels.linear.packed import ScaledFp8
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.interface import FLOATS, Entries, Packing, Part, module_of
+from pagemesh.models.quantization.interface import FLOATS, Entries, PackedPart, Packing, module_of
 
 _SCALES: Final = ("weight_scale_inv", "weight_scale")
 _UNREAD: Final = ("input_scale", "activation_scale", "input_scale_ub")
@@ -77,8 +77,8 @@ def fp8_packing(
         if there is not None and there.shape in ((), (1,), (1, 1), (num_outputs,)):
             scale_shape = there.shape
     parts = {
-        "numbers": Part(tensor, (num_outputs, num_inputs), ("F8_E4M3",)),
-        "scales": Part(scale, scale_shape, FLOATS),
+        "numbers": PackedPart(tensor, (num_outputs, num_inputs), ("F8_E4M3",)),
+        "scales": PackedPart(scale, scale_shape, FLOATS),
     }
     unread = (f"{module_of(tensor)}.{name}" for name in _UNREAD)
 

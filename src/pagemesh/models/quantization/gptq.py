@@ -21,8 +21,8 @@ from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
+    PackedPart,
     Packing,
-    Part,
     check_divides,
     check_words,
     module_of,
@@ -32,7 +32,7 @@ from pagemesh.models.quantization.interface import (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GptqSettings:
     """Of one matrix."""
 
     bits: int
@@ -45,7 +45,7 @@ class Settings:
     act_order: bool
 
     @classmethod
-    def read(cls, config: ConfigJson, default: Settings | None = None) -> Settings:
+    def read(cls, config: ConfigJson, default: GptqSettings | None = None) -> GptqSettings:
         """ConfigError for other bits; without a default, for what is not there."""
         return cls(
             default.bits if default and not config.has("bits") else read_bits(config, "bits"),
@@ -63,8 +63,8 @@ class Settings:
 class Gptq:
     """See `Format`. A matrix is quantised where the checkpoint has no floats of it."""
 
-    settings: Settings
-    others: tuple[tuple[str, Settings], ...]
+    settings: GptqSettings
+    others: tuple[tuple[str, GptqSettings], ...]
     """Of modules whose names these patterns fit, the first that does."""
 
     zero_offset: int
@@ -79,7 +79,7 @@ class Gptq:
         config.require("checkpoint_format", ("gptq", "gptq_v2"))
         config.require("is_marlin_format", (False,))
         config.require("pack_dtype", ("int32",))
-        settings = Settings.read(config)
+        settings = GptqSettings.read(config)
         others = []
         dynamic = config.child("dynamic")
         for pattern in dynamic or ():
@@ -87,7 +87,7 @@ class Gptq:
             # With a minus: of modules that are not quantised, and have floats.
             if not pattern.startswith("-:"):
                 changes = dynamic.child(pattern) or ConfigJson({}, dynamic.where)
-                others.append((_checked(pattern, dynamic), Settings.read(changes, settings)))
+                others.append((_checked(pattern, dynamic), GptqSettings.read(changes, settings)))
         is_first = config.get("checkpoint_format") != "gptq_v2"
         return cls(settings, tuple(others), 1 if is_first else 0, config.where)
 
@@ -107,11 +107,11 @@ class Gptq:
         num_groups = num_inputs // group_size
         floats, words = FLOATS, ("I32",)
         parts = {
-            "codes": Part(f"{module}.qweight", (num_inputs // per_word, num_outputs), words),
-            "zeros": Part(f"{module}.qzeros", (num_groups, num_outputs // per_word), words),
-            "scales": Part(f"{module}.scales", (num_groups, num_outputs), floats),
+            "codes": PackedPart(f"{module}.qweight", (num_inputs // per_word, num_outputs), words),
+            "zeros": PackedPart(f"{module}.qzeros", (num_groups, num_outputs // per_word), words),
+            "scales": PackedPart(f"{module}.scales", (num_groups, num_outputs), floats),
         }
-        groups = Part(f"{module}.g_idx", (num_inputs,), words)
+        groups = PackedPart(f"{module}.g_idx", (num_inputs,), words)
         if settings.act_order or groups.tensor in entries:
             parts["groups"] = groups
         maker = _Maker(settings.bits, group_size, settings.symmetric, self.zero_offset)

@@ -17,7 +17,7 @@ FLOATS: Final = ("BF16", "F16", "F32")
 """Types of scales, as safetensors names them."""
 
 
-class Part(NamedTuple):
+class PackedPart(NamedTuple):
     """One of the tensors that stand for a matrix."""
 
     tensor: str  # its name in the checkpoint
@@ -32,7 +32,7 @@ class Part(NamedTuple):
 class Packing:
     """How a checkpoint has a matrix that it does not have as floats."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, PackedPart]
     """By the names that `make` knows them by."""
 
     make: Callable[[Mapping[str, torch.Tensor], torch.dtype], Quantised]

@@ -31,11 +31,28 @@ class Quantization(NamedTuple):
     config: ConfigJson  # the object that says so
 
 
-def read_quantization(config: ConfigJson) -> Quantization | None:
+def read_quantization(config: ConfigJson, asked: str | None = None) -> Quantization | None:
     """What config.json says; None when the checkpoint is not quantised.
 
-    ConfigError for a method that nobody here can read.
+    ConfigError for a method that nobody here can read, and for another than `asked`, which is --quantization's.
     """
+    found = _read(config)
+    if asked is not None:
+        _check_asked(asked, found, config)
+    return found
+
+
+def refuse_in_transformers(config: ConfigJson) -> None:
+    """Raise ConfigError for a quantised checkpoint of a model that transformers would run."""
+    found = read_quantization(config)
+    if found is not None:
+        raise ConfigError(
+            f"{config.where} names a checkpoint quantised by {found.method}, which only pagemesh's own decoders read,"
+            " not models that transformers runs"
+        )
+
+
+def _read(config: ConfigJson) -> Quantization | None:
     found = config.child("quantization_config")
     if found is None:
         # What compressed-tensors called it at first.
@@ -50,10 +67,7 @@ def read_quantization(config: ConfigJson) -> Quantization | None:
     return Quantization(str(method), found)
 
 
-def check_asked(asked: str | None, found: Quantization | None, config: ConfigJson) -> None:
-    """Raise ConfigError where --quantization names another format than the checkpoint has."""
-    if asked is None:
-        return
+def _check_asked(asked: str, found: Quantization | None, config: ConfigJson) -> None:
     wanted = _MEANT.get(asked, asked)
     if found is None:
         advice = (
@@ -68,13 +82,4 @@ def check_asked(asked: str | None, found: Quantization | None, config: ConfigJso
         raise ConfigError(
             f"--quantization is {asked}, but {config.where} names a checkpoint quantised by {found.method}:"
             " leave it out, or take another checkpoint"
-        )
-
-
-def refuse_in_transformers(found: Quantization | None, config: ConfigJson) -> None:
-    """Raise ConfigError for a quantised checkpoint of a model that transformers would run."""
-    if found is not None:
-        raise ConfigError(
-            f"{config.where} names a checkpoint quantised by {found.method}, which only pagemesh's own decoders read,"
-            " not models that transformers runs"
         )

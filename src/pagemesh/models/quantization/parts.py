@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import torch
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.weight import Plain, Quantised, Weight, stack_matrices, stack_rows
 from pagemesh.models.architectures.architecture import Place, Source
+from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.awq import Awq
 from pagemesh.models.quantization.bitsandbytes import BitsAndBytes
@@ -47,8 +48,7 @@ class Packings:
         self._packings: dict[str, Packing] = {}
         self.facts: dict[str, Any] = {}
         """What a fingerprint has to know beside the tensors."""
-        self.unread: set[str] = set()
-        """Tensors of which nothing is made."""
+        self._unread: set[str] = set()
         if quantization is None:
             return
         found = _FORMATS[quantization.method](quantization.config)
@@ -57,22 +57,49 @@ class Packings:
                 packing = found.find(source.tensor, source.shape, entries)
                 if packing is not None:
                     self._packings[source.tensor] = packing
-                    self.unread.update(packing.unread)
+                    self._unread.update(packing.unread)
         settings = {key: value for key, value in asdict(found).items() if key != "where"}
         self.facts = {"quantization": [quantization.method, settings]}
 
-    def get(self, tensor: str) -> Packing | None:
-        """That of a tensor; None where the checkpoint has it as it is."""
-        return self._packings.get(tensor)
+    def __contains__(self, tensor: str) -> bool:
+        """Whether the checkpoint has others in the place of a source's tensor."""
+        return tensor in self._packings
 
-    def plain(self, sources: Iterable[Source]) -> Iterator[Source]:
-        """Those that the checkpoint has as they are."""
-        return (source for source in sources if source.tensor not in self._packings)
+    def check(
+        self,
+        checkpoint: Checkpoint,
+        sources: Iterable[Source],
+        may_ignore: Callable[[str], bool],
+    ) -> list[str]:
+        """Names of all tensors that the sources are made of.
 
-    @property
-    def parts(self) -> list[Part]:
-        """The tensors of which they are made."""
-        return [part for packing in self._packings.values() for part in packing.parts.values()]
+        Raises ConfigError for the first that is missing, misshapen, unusable or unexpected.
+        """
+        parts = [part for each in self._packings.values() for part in each.parts.values()]
+        shapes = {each.tensor: each.shape for each in sources if each.tensor not in self}
+        shapes |= {part.tensor: part.shape for part in parts}
+        checkpoint.check(
+            shapes,
+            lambda name: name in self._unread or may_ignore(name),
+            {part.tensor: part.dtypes for part in parts},
+        )
+        return list(shapes)
+
+    def make(
+        self, source: Source, bring: Callable[[Part], torch.Tensor], dtype: torch.dtype
+    ) -> Quantised:
+        """One of them, for rows of a type, with its rows in the parameter's order; `bring` gives a tensor where the
+        weight shall be.
+
+        Raises ConfigError for tensors that say nothing, and where an architecture changes a source's numbers.
+        """
+        packing = self._packings[source.tensor]
+        tensors = {role: bring(part) for role, part in packing.parts.items()}
+        return _in_order(packing.make(tensors, dtype), source, packing.rows)
+
+    def first_tensor(self, source: Source) -> str:
+        """Of those in the place of a source's, for messages."""
+        return next(iter(self._packings[source.tensor].parts.values())).tensor
 
 
 NONE_PACKED: Final = Packings(None, (), {})
@@ -98,7 +125,7 @@ def put_together(placed: Sequence[tuple[Place, Plain]]) -> Weight:
     return stack_rows(stacked)
 
 
-def in_order(weight: Quantised, source: Source, rows: int) -> Quantised:
+def _in_order(weight: Quantised, source: Source, rows: int) -> Quantised:
     """With its rows in the parameter's order, if the source has another; `rows` is the dimension of the source's
     shape that they are of. ConfigError where it does more than put them in order."""
     if source.convert is None:

@@ -18,8 +18,8 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
+    PackedPart,
     Packing,
-    Part,
     check_divides,
     check_words,
     module_of,
@@ -70,10 +70,10 @@ class TorchAo:
         is_whole = scale is not None and scale.shape == (1, 1)
         groups = (1 if is_whole else num_outputs, num_groups)
         parts = {
-            "codes": Part(f"{prefix}qdata", (num_outputs, num_inputs), ("I8",)),
-            "scales": Part(f"{prefix}scale", groups, FLOATS),
+            "codes": PackedPart(f"{prefix}qdata", (num_outputs, num_inputs), ("I8",)),
+            "scales": PackedPart(f"{prefix}scale", groups, FLOATS),
         }
-        zeros = Part(f"{prefix}zero_point", groups, ("I8",))
+        zeros = PackedPart(f"{prefix}zero_point", groups, ("I8",))
         if zeros.tensor in entries:
             parts["zeros"] = zeros
 
@@ -101,9 +101,9 @@ class TorchAo:
         check_divides(group_size, num_inputs, tensor, self.where)
         groups = (num_inputs // group_size, num_outputs)
         parts = {
-            "codes": Part(f"{prefix}qdata", (num_outputs, num_inputs // 2), ("I8", "U8")),
-            "scales": Part(f"{prefix}scale", groups, FLOATS),
-            "numbers": Part(f"{prefix}zero_point", groups, FLOATS),
+            "codes": PackedPart(f"{prefix}qdata", (num_outputs, num_inputs // 2), ("I8", "U8")),
+            "scales": PackedPart(f"{prefix}scale", groups, FLOATS),
+            "numbers": PackedPart(f"{prefix}zero_point", groups, FLOATS),
         }
 
         def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:

@@ -152,7 +152,11 @@ def test_what_is_always_so_is_noted_and_cannot_be_turned_off() -> None:
         ("m --tensor-parallel-size 4", "--tensor-parallel-size 4 is not there yet"),
         ("m -tp 2", "--tensor-parallel-size 2 is not there yet"),
         ("m --enable-lora", "merge one"),
-        ("m --quantization fp8", "--quantization fp8 is not there yet"),
+        ("m --quantization-config {}", "no model is quantised while it is loaded yet"),
+        (
+            "m -q awq --load-format bitsandbytes",
+            "--load-format bitsandbytes is given beside --quantization awq: write one of them",
+        ),
         ("m --speculative-config.model x", "speculates"),
         ("m --kv-cache-dtype fp8_e5m2", "write fp8"),
         ("m --load-format dummy", "safetensors"),
@@ -170,10 +174,31 @@ def test_what_cannot_be_is_refused_with_what_to_write(text: str, says: str) -> N
 
 @pytest.mark.parametrize(
     "text",
-    ["--tensor-parallel-size 1", "-dp 1", "--no-enable-lora", "--seed None", "--cpu-offload-gb 0"],
+    [
+        "--tensor-parallel-size 1",
+        "-dp 1",
+        "--quantization None",
+        "--no-enable-lora",
+        "--seed None",
+        "--cpu-offload-gb 0",
+    ],
 )
 def test_what_asks_for_nothing_is_taken(text: str) -> None:
     assert adapt(UpConfig, ["m", *text.split()]) == Adapted(["--model", "m"], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-q bitsandbytes",
+        "--load-format bitsandbytes",
+        "--quantization bitsandbytes --load-format bitsandbytes",
+        "--load-format bitsandbytes --quantization=bitsandbytes",
+    ],
+)
+def test_a_format_to_load_names_how_the_checkpoint_is_quantised(text: str) -> None:
+    expected = ["--model", "m", "--quantization", "bitsandbytes"]
+    assert adapt(UpConfig, ["m", *text.split()]) == Adapted(expected, [])
 
 
 def test_modes_give_way_to_what_is_said() -> None:

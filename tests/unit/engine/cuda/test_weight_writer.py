@@ -7,17 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.errors import ConfigError
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.loader import load_model
 from pagemesh.models.parameters import HOST, CheckpointParameters, ModelTarget, WeightWriter
+from pagemesh.models.quantization.methods import read_quantization
+from pagemesh.models.quantization.parts import Packings
+from pagemesh.models.registry import find_architecture
 from tests.support.host_accelerator import HostAccelerator
+from tests.support.quantised_checkpoints import FORMATS, quantise
+from tests.unit.models.model_folder import write_model_of
 
+SIZES = {"hidden_size": 32, "intermediate_size": 48}
 NUMBERS = torch.arange(1, 7001, dtype=torch.float32).view(70, 100)
 SHAPES = {"table": (140, 100), "norm.weight": (100,), "turned": (100, 70)}
 SOURCES = [
@@ -104,3 +111,40 @@ def test_a_model_filled_on_a_device_is_the_one_on_the_host(demo_model: Path) -> 
     hidden = torch.randn(3, config_json["hidden_size"], generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         assert torch.equal(on_device.decoder.logits(hidden), on_host.decoder.logits(hidden))
+
+
+@pytest.mark.parametrize("name", ["AWQ", "FP8", "GPTQ, act-order", "NF4, nested"])
+def test_quantised_weights_are_those_of_the_host(tmp_path: Path, name: str) -> None:
+    quantise(write_model_of(tmp_path, **SIZES), tmp_path / "q", tmp_path / "dense", FORMATS[name])
+    config = ModelConfig(str(tmp_path / "q"), dtype="bfloat16")
+    accelerator = HostAccelerator()
+    target = ModelTarget(DeviceWeightWriter(accelerator, 100), "auto")
+    brought = load_model(config, target)
+    assert brought.fingerprint == load_model(config).fingerprint
+    settings = ConfigJson.read(tmp_path / "q" / "config.json")
+    architecture = find_architecture(settings)
+    assert architecture is not None
+    spec = architecture.make_spec(settings)
+    with Checkpoint.open(tmp_path / "q") as checkpoint:
+        sources = architecture.named_sources(spec, checkpoint.entries.keys())
+        packings = Packings(read_quantization(settings), sources, checkpoint.entries)
+        both = [
+            CheckpointParameters(
+                checkpoint, sources, spec.parameter_shapes(), torch.bfloat16, writer, packings
+            )
+            for writer in (DeviceWeightWriter(HostAccelerator(), 100), HOST)
+        ]
+        for parameter in ("layers.0.qkv.weight", "layers.0.down.weight"):
+            found, expected = (parameters.weight(parameter) for parameters in both)
+            assert torch.equal(found.dense(), expected.dense())
+        both[0].check()
+
+
+def test_quantised_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    quantise(write_model_of(tmp_path, **SIZES), tmp_path / "q", tmp_path / "dense", FORMATS["AWQ"])
+    tensors = load_file(tmp_path / "q" / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.scales"][1, 2] = torch.inf
+    save_file(tensors, tmp_path / "q" / "model.safetensors")
+    target = ModelTarget(DeviceWeightWriter(HostAccelerator()), "auto")
+    with pytest.raises(ConfigError, match=r"up_proj\.qweight with values that are NaN or infinite"):
+        load_model(ModelConfig(str(tmp_path / "q")), target)

@@ -43,10 +43,7 @@ def read(
     quantization = Quantization(config["quant_method"], ConfigJson(config, "config.json"))
     with Checkpoint.open(folder) as checkpoint:
         packings = Packings(quantization, [source], checkpoint.entries)
-        shapes = {part.tensor: part.shape for part in packings.parts}
-        checkpoint.check(
-            shapes, lambda _: False, {part.tensor: part.dtypes for part in packings.parts}
-        )
+        packings.check(checkpoint, [source], lambda _: False)
         parameters = CheckpointParameters(
             checkpoint,
             [source],

@@ -288,7 +288,7 @@ def test_another_format_than_was_asked_for_is_refused_with_both_names(
 )
 def test_the_checkpoints_own_format_may_be_named(tmp_path: Path, asked: str, name: str) -> None:
     folder = make(tmp_path, name)
-    named = load_model(ModelConfig(str(folder), quantization=asked))  # type: ignore[arg-type]
+    named = load_model(ModelConfig(str(folder), quantization=asked))
     assert named.fingerprint == load_model(ModelConfig(str(folder))).fingerprint
 
 
