@@ -73,6 +73,14 @@ def table(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     return Codebook(dtype, codes(out, inputs // 2), scales, numbers, 32)
 
 
+def powers_of_two(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """As MXFP4's scales are."""
+    scales = codes(out, inputs // 32, 8) + 117
+    scales[0, 0] = 0
+    numbers = (*FP4, *(-number for number in FP4))
+    return Codebook(dtype, codes(out, inputs // 2), scales.view(torch.float8_e8m0fnu), numbers, 32)
+
+
 def floats(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     numbers = codes(out, inputs)
     # But for NaN, all there are.
@@ -89,6 +97,7 @@ KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Quantised]]] = {
     "small groups": small_groups,
     "whole rows": whole_rows,
     "table": table,
+    "powers of two": powers_of_two,
     "floats": floats,
 }
 all_kinds = pytest.mark.parametrize("kind", KINDS)

@@ -121,15 +121,16 @@ class Emitter:
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
         return self.builder.shuffle_vector(x, y, mask)
 
-    def fetch(self, address: ir.Value) -> None:
-        """Ask for the line at an address, to be in the second-level cache when it is read."""
-        is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
-        line = self.builder.bitcast(address, I8.as_pointer())
-        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, level, is_data)
-
     def lane(self, vector: ir.Value, index: int) -> ir.Value:
         """One lane in all lanes."""
         return self.shuffle(vector, vector, [index] * LANES)
+
+
+def fetch(e: Emitter, address: ir.Value) -> None:
+    """Ask for the line at an address, to be in the second-level cache when it is read."""
+    is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
+    line = e.builder.bitcast(address, I8.as_pointer())
+    e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, level, is_data)
 
 
 def take_items(e: Emitter, number: int = 1) -> ir.Value:

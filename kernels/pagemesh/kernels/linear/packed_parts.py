@@ -30,6 +30,7 @@ _NUMBER_BYTES: Final = {
     torch.bfloat16: 2,
     torch.uint8: 1,
     torch.int8: 1,
+    torch.float8_e8m0fnu: 1,
 }
 
 Order = Literal["singles", "pairs", "tiles"]
@@ -163,6 +164,8 @@ def _head(weight: Packed, form: PackedForm, part: int) -> Iterator[torch.Tensor]
     for name, table in _tables(weight).items():
         number = 1 if name.endswith("units") else PART_INPUTS // form.group_inputs
         first = min(first_input // _run(weight, table), table.shape[1] - 1)
+        # torch fills up no floats of 8 bits.
+        table = table.view(torch.uint8) if table.dtype == torch.float8_e8m0fnu else table
         rows = table[:, first : first + number].view(
             -1, COLUMNS, min(number, table.shape[1] - first)
         )

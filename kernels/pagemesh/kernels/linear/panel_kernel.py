@@ -22,7 +22,7 @@ from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES
-from pagemesh.kernels.jit.emit import F32, I8, LANES, Emitter, each_item, fold
+from pagemesh.kernels.jit.emit import F32, I8, LANES, Emitter, each_item, fetch, fold
 from pagemesh.kernels.linear.packed_parts import PART_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, Fmas, PairDots, PanelEpilogue, Sums
 from pagemesh.kernels.linear.unpacking import Unpacking
@@ -246,7 +246,7 @@ class _PanelKernel:
             columns = []
             for half in range(2):
                 offset = e.int64(half * self.step_size // 2)
-                e.fetch(e.at(ahead, offset))
+                fetch(e, e.at(ahead, offset))
                 columns.append(e.at(self._panel(panel), b.add(place, offset)))
             target = b.mul(b.sub(step, first), e.int64(self.step_size))
             vectors = (vector for of_input in adding.weights(columns) for vector in of_input)
@@ -321,7 +321,7 @@ class _PanelKernel:
             for half in halves:
                 if fetching is not None:
                     ahead = e.at(fetching[0], b.mul(step, fetching[1]))
-                    e.fetch(e.at(ahead, e.int64(half * half_size)))
+                    fetch(e, e.at(ahead, e.int64(half * half_size)))
                 columns.append(e.at(place, e.int64(half * half_size)))
             inputs = [e.at(row, b.mul(step, e.int64(num_inputs))) for row in rows]
             return adding.add(sums, inputs, columns)

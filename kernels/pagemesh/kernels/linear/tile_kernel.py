@@ -18,7 +18,7 @@ from llvmlite import ir
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import per_isa
-from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item
+from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item, fetch
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
 from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
@@ -263,7 +263,7 @@ class _TileKernel:
             first = self._least(b.add(block.first_line, first), block.last_line)
         begin = e.at(block.fetched, b.mul(first, e.int64(TILE_BYTES)))
         for line in range(num_lines):
-            e.fetch(e.at(begin, e.int64(line * TILE_BYTES)))
+            fetch(e, e.at(begin, e.int64(line * TILE_BYTES)))
 
     def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.b.select(self.b.icmp_signed("<", x, y), x, y)

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
-from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter, fetch
 from pagemesh.kernels.jit.pair_dots import round_to_bfloat16, round_to_pairs
 from pagemesh.kernels.linear.packed_parts import (
     COLUMNS,
@@ -76,11 +76,17 @@ class PartTables:
     def _floats(self, address: ir.Value, dtype: str) -> ir.Value:
         """16 numbers in a row's type, as floats."""
         b = self._e.builder
-        if dtype not in ("uint8", "int8"):
+        if dtype in ELEMENT_TYPES:
             typed = b.bitcast(address, ELEMENT_TYPES[dtype].as_pointer())
             return load_elements(self._e, typed, dtype)
         numbers = b.load(b.bitcast(address, ir.VectorType(I8, LANES).as_pointer()))
         numbers.align = 1
+        if dtype == "float8_e8m0fnu":
+            exponents = b.zext(numbers, VEC_I32)
+            is_least = b.icmp_signed("==", exponents, _all(0))
+            # 2^-127, which has no leading one.
+            raw = b.select(is_least, _all(1 << 22), b.shl(exponents, _all(23)))
+            return b.bitcast(raw, VEC)
         widen = b.zext if dtype == "uint8" else b.sext
         return b.sitofp(widen(numbers, VEC_I32), VEC)
 
@@ -229,7 +235,7 @@ class Unpacking:
         """Into the second-level cache, so many bytes from a place on."""
         e, b = self._e, self._e.builder
         for offset in range(0, num_bytes, LINE_BYTES):
-            e.fetch(e.at(ahead, b.add(place, e.int64(offset))))
+            fetch(e, e.at(ahead, b.add(place, e.int64(offset))))
 
 
 def _all(number: int) -> ir.Constant:

@@ -98,9 +98,10 @@ def _add_biases(logits: _Floats, biases: _Floats, _penalties: _Floats, _counts: 
 def _penalise_seen(logits: _Floats, _values: _Floats, penalties: _Floats, counts: Rows) -> _Floats:
     """Keskar et al. 2019, "CTRL" (https://arxiv.org/abs/1909.05858), for both signs as in vLLM."""
     repetition = penalties[0].repeat(counts)
-    penalised = np.where(logits > 0, logits / repetition, logits * repetition)
+    penalised: _Floats = np.where(logits > 0, logits / repetition, logits * repetition)
     # A penalty may be as small as the smallest number: what overflows is still a logit.
-    return np.clip(penalised, _LOWEST, _HIGHEST, out=penalised)
+    np.clip(penalised, _LOWEST, _HIGHEST, out=penalised)
+    return penalised
 
 
 def _penalise_output(

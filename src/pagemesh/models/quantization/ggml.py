@@ -14,7 +14,7 @@ from pagemesh.gguf.blocks import PACKED
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, pack_halves
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.interface import Entries, Packing, Part
+from pagemesh.models.quantization.interface import Entries, PackedPart, Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Ggml:
         entry = entries.get(tensor)
         if entry is None or entry.dtype not in PACKED:
             return None
-        part = Part(tensor, shape, (entry.dtype,), is_blocks=True)
+        part = PackedPart(tensor, shape, (entry.dtype,), is_blocks=True)
         return Packing({"blocks": part}, partial(_make, entry.dtype, shape))
 
 
