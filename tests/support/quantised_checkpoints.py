@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -15,6 +16,7 @@ from tests.support.quantising import (
     BLOCK,
     GROUP,
     Format,
+    Maker,
     Quantised,
     awq,
     blocks_of,
@@ -171,6 +173,8 @@ MXFP4: Final = Format(
 )
 """Of stacked experts alone."""
 
+NO_OTHERS: Final[Mapping[str, Maker]] = MappingProxyType({})
+
 _KEPT: Final = ("embed", "lm_head", "router", ".gate.", "shared_expert_gate")
 """In names of matrices that writers leave as they are."""
 
@@ -184,18 +188,24 @@ def is_quantised(name: str, tensor: torch.Tensor, form: Format) -> bool:
     )
 
 
-def quantise(source: Path, quantised: Path, dense: Path, form: Format) -> dict[str, Quantised]:
+def quantise(
+    source: Path,
+    quantised: Path,
+    dense: Path,
+    form: Format,
+    others: Mapping[str, Maker] = NO_OTHERS,
+) -> dict[str, Quantised]:
     """From a dense checkpoint of one file, which tells names and shapes, two in other folders, in float32.
 
-    The matrices come back by the names of their weights.
+    `others` make the matrices whose names contain theirs. The matrices come back by the names of their weights.
     """
     torch.manual_seed(3)
     tensors = load_file(source / "model.safetensors")
-    found = {
-        name: form.quantise(*tensor.shape)
-        for name, tensor in tensors.items()
-        if is_quantised(name, tensor, form)
-    }
+    found = {}
+    for name, tensor in tensors.items():
+        own = [make for part, make in others.items() if part in name]
+        if own or is_quantised(name, tensor, form):
+            found[name] = (own or [form.quantise])[0](*tensor.shape)
     kept = {name: tensor for name, tensor in tensors.items() if name not in found}
     packed = {
         f"{name.removesuffix('weight')}{end}": tensor

@@ -26,6 +26,9 @@ class Quantised(NamedTuple):
     """float64 [out, in]."""
 
 
+Maker = Callable[..., Quantised]
+
+
 @dataclass(frozen=True)
 class Format:
     """One way of quantising."""
@@ -33,7 +36,7 @@ class Format:
     config: Mapping[str, Any]
     """Of config.json."""
 
-    quantise: Callable[..., Quantised]
+    quantise: Maker
     """A random matrix of a shape: outputs and inputs, of stacks as their floats have it."""
 
     key: str = "quantization_config"

@@ -76,7 +76,8 @@ class Gptq:
     @classmethod
     def read(cls, config: ConfigJson) -> Gptq:
         """ConfigError for layouts of other kernels."""
-        config.require("checkpoint_format", ("gptq", "gptq_v2"))
+        layout = "checkpoint_format" if config.has("checkpoint_format") else "format"
+        config.require(layout, ("gptq", "gptq_v2"))
         config.require("is_marlin_format", (False,))
         config.require("pack_dtype", ("int32",))
         settings = GptqSettings.read(config)
@@ -88,7 +89,7 @@ class Gptq:
             if not pattern.startswith("-:"):
                 changes = dynamic.child(pattern) or ConfigJson({}, dynamic.where)
                 others.append((_checked(pattern, dynamic), GptqSettings.read(changes, settings)))
-        is_first = config.get("checkpoint_format") != "gptq_v2"
+        is_first = config.get(layout) != "gptq_v2"
         return cls(settings, tuple(others), 1 if is_first else 0, config.where)
 
     def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:

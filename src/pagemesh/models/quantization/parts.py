@@ -18,7 +18,13 @@ from pagemesh.models.quantization.compressed_tensors import CompressedTensors
 from pagemesh.models.quantization.floats import Fp8, Mxfp4
 from pagemesh.models.quantization.ggml import Ggml
 from pagemesh.models.quantization.gptq import Gptq
-from pagemesh.models.quantization.interface import Entries, Format, PackedPart, Packing
+from pagemesh.models.quantization.interface import (
+    Entries,
+    Format,
+    PackedPart,
+    Packing,
+    module_of,
+)
 from pagemesh.models.quantization.methods import Quantization
 from pagemesh.models.quantization.placing import in_order
 from pagemesh.models.quantization.torchao import TorchAo
@@ -77,11 +83,19 @@ class Packings:
         parts = [part for each in self._packings.values() for part in each.parts.values()]
         shapes = {each.tensor: each.shape for each in sources if each.tensor not in self}
         shapes |= {part.tensor: part.shape for part in parts}
+        # AutoGPTQ gave a bias to each of its modules.
+        biases = {f"{module_of(tensor)}.bias" for tensor in self._packings} - shapes.keys()
         checkpoint.check(
             shapes,
-            lambda name: name in self._unread or may_ignore(name),
+            lambda name: name in self._unread or name in biases or may_ignore(name),
             {part.tensor: part.dtypes for part in parts},
         )
+        for name in sorted(biases & checkpoint.entries.keys()):
+            if checkpoint.read(name).any():
+                raise ConfigError(
+                    f"{checkpoint.entries[name].path} has the tensor {name} with other numbers than zeros, which"
+                    " config.json has no place for"
+                )
         return list(shapes)
 
     def make(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from pagemesh.kernels.linear import Weight
+from pagemesh.config import ModelConfig
+from pagemesh.kernels.linear import Dense, Weight
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import RowStack
 from pagemesh.llm import LLM, SamplingParams
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.loader import load_model
 from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.models.quantization.methods import read_quantization
 from pagemesh.models.quantization.parts import Packings
@@ -22,7 +25,15 @@ from pagemesh.models.registry import find_architecture
 from tests.identity.byte_tokenizer import write_tokenizer
 from tests.identity.checkpoints import RECIPES, make_checkpoint
 from tests.support.quantised_checkpoints import FORMATS, MXFP4, quantise
-from tests.support.quantising import Format
+from tests.support.quantising import (
+    Format,
+    Maker,
+    Quantised,
+    fp8,
+    gptq,
+    integers,
+    packed_integers,
+)
 from tests.unit.models.model_folder import write_model_of
 
 SHAPES: dict[str, Any] = {
@@ -48,7 +59,7 @@ def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, Weight]:
         names = [
             name
             for name, shape in spec.parameter_shapes().items()
-            if name.endswith(".weight") and len(shape) > 1
+            if name == "lm_head" or (name.endswith(".weight") and len(shape) > 1)
         ]
         return {name: parameters.weight(name) for name in names}
 
@@ -61,10 +72,103 @@ def test_weights_are_what_the_format_says(tmp_path: Path, name: str, dtype: torc
     assert len(found) == 7
     quantised = read_weights(tmp_path / "quantised", dtype)
     dense = read_weights(tmp_path / "dense", dtype)
-    assert len(quantised) == 4
+    assert len(quantised) == 5
     for parameter, weight in quantised.items():
-        assert type(weight) is not type(dense[parameter])
+        assert isinstance(weight, Dense) == (parameter == "lm_head")
         assert torch.equal(weight.dense(), dense[parameter].dense()), parameter
+
+
+SCHEMES = {
+    "quant_method": "compressed-tensors",
+    "format": "mixed-precision",
+    "ignore": ["lm_head", "re:.*o_proj$"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "format": "int-quantized",
+            "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
+        },
+        "group_1": {
+            "targets": ["re:.*self_attn.*", "model.layers.0.mlp.down_proj"],
+            "format": "pack-quantized",
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 8},
+        },
+        "group_2": {
+            "targets": ["model.layers.0.self_attn.v_proj"],
+            "format": "float-quantized",
+            "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+        },
+    },
+}
+DYNAMIC = FORMATS["GPTQ"].config | {
+    "dynamic": {
+        "-:.*o_proj": {},
+        "+:.*v_proj": {"bits": 8, "group_size": -1},
+        ".*down_proj": {"group_size": 16, "sym": True},
+    }
+}
+
+
+def floats(_: int, num_inputs: int) -> Quantised:
+    """A matrix that is not quantised, though others of its kind are."""
+    weight = torch.randn(32, num_inputs)
+    return Quantised({"weight": weight}, weight.double())
+
+
+@pytest.mark.parametrize(
+    ("config", "default", "others"),
+    [
+        (
+            SCHEMES,
+            integers,
+            {
+                "v_proj": partial(fp8, scale="weight_scale", shape=lambda *_: (1,)),
+                "o_proj": floats,
+                "self_attn": packed_integers,
+                "down_proj": packed_integers,
+            },
+        ),
+        (
+            DYNAMIC,
+            gptq,
+            {
+                "v_proj": partial(gptq, bits=8, size=None),
+                "o_proj": floats,
+                "down_proj": partial(gptq, size=16, symmetric=True),
+            },
+        ),
+    ],
+    ids=["compressed-tensors", "GPTQ"],
+)
+def test_modules_may_have_settings_of_their_own(
+    tmp_path: Path,
+    config: dict[str, Any],
+    default: Maker,
+    others: dict[str, Maker],
+) -> None:
+    source = write_model_of(tmp_path, **SHAPES)
+    quantise(source, tmp_path / "quantised", tmp_path / "dense", Format(config, default), others)
+    quantised = read_weights(tmp_path / "quantised", torch.float32)
+    assert {name: type(weight) for name, weight in quantised.items()} == {
+        "lm_head": Dense,
+        "layers.0.qkv.weight": RowStack,
+        "layers.0.o.weight": Dense,
+        "layers.0.up.weight": GroupInt,
+        "layers.0.down.weight": GroupInt,
+    }
+    for parameter, weight in read_weights(tmp_path / "dense", torch.float32).items():
+        assert torch.equal(quantised[parameter].dense(), weight.dense()), parameter
+    loaded = load_model(ModelConfig(str(tmp_path / "quantised")))
+    assert loaded.fingerprint != load_model(ModelConfig(str(tmp_path / "dense"))).fingerprint
+
+
+def test_an_output_head_may_be_quantised(tmp_path: Path) -> None:
+    source = write_model_of(tmp_path, vocab_size=16, **SHAPES)
+    folders = tmp_path / "quantised", tmp_path / "dense"
+    quantise(source, *folders, FORMATS["GPTQ"], {"lm_head": gptq})
+    quantised, dense = (read_weights(folder, torch.bfloat16)["lm_head"] for folder in folders)
+    assert isinstance(quantised, GroupInt)
+    assert torch.equal(quantised.dense(), dense.dense())
 
 
 KINDS = {

@@ -240,6 +240,20 @@ def test_values_that_the_type_cannot_hold_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_bias_that_the_model_has_no_place_for_must_be_zero(tmp_path: Path) -> None:
+    folder = make(tmp_path, "GPTQ")
+    tensors = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    write(folder, tensors | {f"{Q_PROJ}.bias": torch.zeros(32)}, config)
+    load_model(ModelConfig(str(folder)))
+    write(folder, tensors | {f"{Q_PROJ}.bias": torch.ones(32)}, config)
+    assert f"has the tensor {Q_PROJ}.bias with other numbers than zeros" in refusal(folder)
+    write(folder, tensors | {"model.norm.bias": torch.zeros(32)}, config)
+    assert "has the tensor model.norm.bias with shape [32], which config.json has no" in refusal(
+        folder
+    )
+
+
 @pytest.mark.parametrize("name", ["AWQ", "GPTQ"])
 def test_outputs_that_fill_no_words_are_named(tmp_path: Path, name: str) -> None:
     sizes = {"num_attention_heads": 8, "num_key_value_heads": 1}
