@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
