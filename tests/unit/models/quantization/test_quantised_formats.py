@@ -100,12 +100,13 @@ SCHEMES = {
         },
     },
 }
-DYNAMIC = FORMATS["GPTQ"].config | {
+DYNAMIC = {
+    **FORMATS["GPTQ"].config,
     "dynamic": {
         "-:.*o_proj": {},
         "+:.*v_proj": {"bits": 8, "group_size": -1},
         ".*down_proj": {"group_size": 16, "sym": True},
-    }
+    },
 }
 
 
