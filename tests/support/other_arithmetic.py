@@ -31,7 +31,7 @@ def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
         return assemble(replace(spec, norm=replace(spec.norm, eps=_EPSILON)), *arguments)
 
     loader.assemble = assemble_otherwise
-    loader.Place.arithmetic = lambda place, dtype: NAME
+    loader.ModelTarget.arithmetic = lambda target, dtype: NAME
     return loading.load_engine(
         settings.model, settings.cache, settings.scheduler, settings.hardware, memory
     )

@@ -39,9 +39,9 @@ class UpConfig:
     """Settings of `pagemesh up`: a whole mesh on this machine."""
 
     model: tuple[str, ...] = ("demo",)
-    """Folders with config.json, safetensors and tokenizer, or Hugging Face hub ids, or demo for the model that ships.
-    Clients ask for a model by its whole hub id, or by the last part of a folder's path, or, for one that is given as
-    name=folder, by the name."""
+    """Folders with config.json, safetensors and tokenizer, or GGUF files, or Hugging Face hub ids, with :FILE.gguf or
+    :TYPE behind them where they have GGUF files, or demo for the model that ships. Clients ask for a model by its whole
+    hub id, or by the last part of a folder's path, or, for one that is given as name=folder, by the name."""
 
     served_model_name: tuple[str, ...] = ()
     """Names under which clients ask for a single --model, the first of which all answers tell."""
@@ -202,7 +202,7 @@ class PlanConfig:
     workers of it."""
 
     model: str = ""
-    """Folder with config.json, or a Hugging Face hub id, of which no weights are fetched."""
+    """Folder with config.json, or a GGUF file, or a Hugging Face hub id, of which no weights are fetched."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 

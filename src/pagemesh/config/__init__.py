@@ -290,9 +290,9 @@ class RouterConfig:
     """Settings of the router."""
 
     model: tuple[str, ...] = ()
-    """Folders or hub ids with tokenizer and chat template of the served models, as the workers have them. Clients ask
-    for a model by its whole hub id, or by the last part of a folder's path, or, for one that is given as name=folder,
-    by the name. The first answers requests that name none."""
+    """Folders, GGUF files or hub ids with tokenizer and chat template of the served models, as the workers have them.
+    Clients ask for a model by its whole hub id, or by the last part of a folder's path, or, for one that is given as
+    name=folder, by the name. The first answers requests that name none."""
 
     served_model_name: tuple[str, ...] = ()
     """Names under which clients ask for a single --model, the first of which its workers and all answers tell."""

@@ -55,7 +55,8 @@ class ModelConfig:
     """Which model, and how it is run."""
 
     model: str = ""
-    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id, or demo for the model that ships."""
+    """Folder with config.json, safetensors and tokenizer, or a GGUF file, or a Hugging Face hub id, with :FILE.gguf or
+    :TYPE behind it where it has GGUF files, or demo for the model that ships."""
 
     served_model_name: str | None = None
     """Name under which clients ask for it; when unset, the whole of a hub id, or the last part of a folder's path."""

@@ -1,11 +1,12 @@
 """Which models a mesh serves, and under which names: from the text of the settings to what is meant.
 
-A model is a folder, a hub id or a short name.
+A model is a folder, a hub id or a short name, or a GGUF file: by its path, or in a repository of the hub.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ class NamedModel:
     name: str
 
     source: str
-    """Folder, hub id or short name."""
+    """Folder, hub id, short name or GGUF file."""
 
     other: str | None = None
     """What it is called as well where that is clear, and nowhere listed; None for a model that was given its name."""
@@ -152,6 +153,13 @@ SHORT_NAMES: Final[Mapping[str, str]] = {"demo": "models/demo"}
 """Models that need no path, each with its folder in a checkout, in the wheel's package (hatch_build.py) and in the
 images. A folder that lies in the current one under such a name wins."""
 
+_GGUF_SUFFIX: Final = ".gguf"
+
+_GGUF_OF_HUB: Final = re.compile(
+    r"(?!.*\.\.)([\w-][\w.-]*/[\w.-]+)(?::((?:[\w.-]+/)*[\w.-]+)|/((?:[\w.-]+/)*[\w.-]+\.gguf))"
+)
+"""A repository's id, and behind a colon or a slash what is meant of it."""
+
 _SHIPPED_BELOW: Final = (
     # src/pagemesh/config/ of a checkout
     Path(__file__).parents[3],
@@ -181,12 +189,40 @@ def names_of(source: str) -> ModelNames:
 
 def is_path(source: str) -> bool:
     """Whether it cannot be anything but a path, whether something is there or not."""
-    return source.startswith(("/", ".", "~")) or source.count("/") > 1
+    begins = source.startswith(("/", ".", "~"))
+    return begins or (source.count("/") > 1 and split_gguf(source) is None)
+
+
+class GgufOfHub(NamedTuple):
+    """A GGUF file in a repository of the hub."""
+
+    model: str
+    """The repository's id."""
+
+    file: str
+    """Its name there, or the type of its numbers, such as Q4_K_M, by which it is found."""
+
+
+def split_gguf(source: str) -> GgufOfHub | None:
+    """The parts of owner/name:file.gguf, owner/name:Q4_K_M or owner/name/file.gguf, as vLLM has them; None for others."""
+    match = _GGUF_OF_HUB.fullmatch(source)
+    return match and GgufOfHub(match[1], match[2] or match[3])
 
 
 def is_hub_id(source: str) -> bool:
     """Whether it is an id of the Hugging Face hub, if it is anything: what is on this machine comes first."""
     return not is_path(source) and find_local(source) is None
+
+
+def names_gguf(source: str) -> bool:
+    """Whether a model's source, with or without a name in front, is that of a GGUF file."""
+    return source.endswith(_GGUF_SUFFIX) or split_gguf(source.rpartition("=")[2]) is not None
+
+
+def with_gguf_file(source: str, file: str) -> str:
+    """The source of a file in a folder, or in a repository of the hub."""
+    sign = ":" if is_hub_id(source.rpartition("=")[2]) else "/"
+    return f"{source.rstrip('/')}{sign}{file}"
 
 
 def find_local(source: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""The tensors of a safetensors folder: whether they fit, their bytes, and the name of the model that they are.
+"""The tensors of a model: whether they fit, their bytes, and the name of the model that they are.
 
 Only workers that compute the same KV exchange it, so "the same model" has a name, its fingerprint. Sampling the
 weights instead of reading them all keeps it in the milliseconds for checkpoints of hundreds of gigabytes; different
@@ -9,35 +9,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.model import is_gguf, open_gguf
+from pagemesh.models.architectures.architecture import Architecture, Source
+from pagemesh.models.gguf_sources import gguf_sources, may_ignore_in_gguf
+from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
-
-_DTYPES = frozenset({"F32", "F16", "BF16"})
+from pagemesh.models.tensor_readers import GgufReader, SafetensorsReader, TensorReader
 
 
 class Checkpoint:
-    """All tensors of a folder. Opening reads headers only; use it as a context manager to read tensors."""
+    """All tensors of a model. Opening reads headers only; use it as a context manager to read tensors."""
 
-    def __init__(self, entries: Mapping[str, TensorEntry], where: Path) -> None:
+    def __init__(
+        self, entries: Mapping[str, TensorEntry], where: Path, reader: TensorReader
+    ) -> None:
         self.entries = entries
         self.where = where
         """The file, or the index, that names the tensors."""
-        self._open_files = ExitStack()
-        self._files: dict[Path, Any] = {}
+        self._reader = reader
+        self._spec_file = "its metadata" if is_gguf(where) else "config.json"
 
     @classmethod
-    def open(cls, folder: Path) -> Checkpoint:
-        """Read the headers of a folder's single file or of all the files that its index names."""
-        return cls(*read_headers(folder))
+    def open(cls, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Checkpoint:
+        """Read the headers of a folder's single file, of all the files that its index names, or of a GGUF file.
+
+        Quantised blocks of the last are unpacked to `dtype`.
+        """
+        entries, where = read_headers(folder)
+        reader: TensorReader = SafetensorsReader()
+        if is_gguf(folder):
+            reader = GgufReader(open_gguf(folder), dtype)
+        return cls(entries, where, reader)
 
     def check(
         self,
@@ -56,9 +67,9 @@ class Checkpoint:
             if entry.shape != shape:
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} with shape {list(entry.shape)}, "
-                    f"but config.json asks for {list(shape)}"
+                    f"but {self._spec_file} asks for {list(shape)}"
                 )
-            supported = dtypes.get(name, _DTYPES)
+            supported = dtypes.get(name, self._reader.types)
             if entry.dtype not in supported:
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} of type {entry.dtype}, "
@@ -68,21 +79,17 @@ class Checkpoint:
             if name not in shapes and not may_ignore(name):
                 raise ConfigError(
                     f"{entry.path} has the tensor {name} with shape {list(entry.shape)}, "
-                    f"which config.json has no place for"
+                    f"which {self._spec_file} has no place for"
                 )
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor in the checkpoint's own type, backed by the file until it is copied."""
-        path = self.entries[name].path
-        try:
-            if path not in self._files:
-                self._files[path] = self._open_files.enter_context(
-                    safe_open(path, framework="pt", device="cpu")
-                )
-            tensor: torch.Tensor = self._files[path].get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{path} cannot be read as safetensors: {error}") from error
-        return tensor
+        """One tensor, backed by its file until it is copied where it is in a type to compute with."""
+        return self._reader.read(name, self.entries[name])
+
+    def read_blocks(self, name: str) -> torch.Tensor:
+        """One tensor of a GGUF file as it lies there, uint8 [blocks, bytes of one]."""
+        assert isinstance(self._reader, GgufReader), "other files have no blocks"
+        return self._reader.read_blocks(name)
 
     def __enter__(self) -> Self:
         return self
@@ -93,8 +100,17 @@ class Checkpoint:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._files.clear()
-        self._open_files.close()
+        self._reader.close()
+
+
+def find_sources(
+    checkpoint: Checkpoint, architecture: Architecture, spec: DecoderSpec
+) -> tuple[list[Source], Callable[[str], bool]]:
+    """The tensors that the model is made of, under the names of this checkpoint; and whether others may be there."""
+    names = checkpoint.entries.keys()
+    if is_gguf(checkpoint.where):
+        return gguf_sources(architecture, spec, names), may_ignore_in_gguf
+    return architecture.named_sources(spec, names), partial(architecture.may_ignore, spec=spec)
 
 
 # Names how the decoder lays out keys and values; a change makes old and new workers incompatible.

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from pagemesh.config import KvCacheDtype
 from pagemesh.core.engine import Pooling
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.documents import has_file
 from pagemesh.models.architectures.architecture import DEFAULT_POOLING
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.methods import refuse_in_transformers
@@ -99,7 +100,7 @@ def read_end_token_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> t
 def _named_end_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
     """generation_config.json over config.json, since instruction-tuned models correct it there."""
     generation = folder / "generation_config.json"
-    sources = [ConfigJson.read(generation)] if generation.is_file() else []
+    sources = [ConfigJson.read(generation)] if has_file(generation) else []
     for source in (*sources, settings):
         value = source.get("eos_token_id")
         if value is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.documents import read_file
 
 
 class ConfigJson:
@@ -21,9 +22,9 @@ class ConfigJson:
 
     @classmethod
     def read(cls, path: Path) -> ConfigJson:
-        """Parse a file that must hold one JSON object."""
+        """Parse a file that must hold one JSON object, or what a GGUF file has in its place."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(read_file(path))
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:

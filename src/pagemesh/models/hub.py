@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -26,6 +28,7 @@ from huggingface_hub.errors import (
 from tqdm.std import tqdm
 
 from pagemesh.config import HubConfig
+from pagemesh.config.served import GgufOfHub
 from pagemesh.errors import ConfigError
 
 Need = Literal["model", "tokenizer", "config"]
@@ -56,6 +59,10 @@ _FILES: Final[dict[Need, tuple[str, ...]]] = {
     "tokenizer": _TOKENIZER_FILES,
     "config": ("config.json", _LENGTH_FILES),
 }
+_PARTS: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+_NO_MODEL: Final = "mmproj"
+"""How the names of encoders of images begin, which lie beside models in the same types."""
+
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TIMEOUT_S: Final = 10.0
 
@@ -67,12 +74,43 @@ def download(model: str, hub: HubConfig, need: Need) -> Path:
 
     Shows a bar on a terminal and writes log lines elsewhere. Raises ConfigError in one sentence.
     """
+    path = _fetch(model, hub, _FILES[need])
+    if need == "model" and not any(path.glob("*.safetensors")):
+        raise _no_safetensors(model, hub, path)
+    return path
+
+
+def download_gguf(wanted: GgufOfHub, hub: HubConfig) -> Path:
+    """A GGUF file of a repository, the first of several where it is split; ConfigError in one sentence.
+
+    The whole of it, whatever is wanted of the model: what turns text into tokens is in it too.
+    """
+    model, file = wanted
+    if file.endswith(".gguf"):
+        patterns = [_PARTS.sub(r"-*-of-\1.gguf", file)]
+        names = [file]
+    else:
+        patterns = [f"*{sign}{file}{rest}" for sign in "-." for rest in (".gguf", "-*-of-*.gguf")]
+        names = patterns
+    folder = _fetch(model, hub, patterns)
+    found = sorted(
+        {path for name in names for path in folder.rglob(name)} - set(folder.rglob(f"{_NO_MODEL}*"))
+    )
+    firsts = [path for path in found if not _PARTS.search(path.name) or "-00001-of-" in path.name]
+    if len(firsts) != 1:
+        what = f"{len(firsts)} files for it" if firsts else "no such GGUF file"
+        named = f": {', '.join(str(path.relative_to(folder)) for path in firsts)}" if firsts else ""
+        raise ConfigError(f"--model is '{model}:{file}', but {model} has {what}{named}")
+    return firsts[0]
+
+
+def _fetch(model: str, hub: HubConfig, patterns: Sequence[str]) -> Path:
     try:
         folder = huggingface_hub.snapshot_download(
             model,
             revision=hub.revision,
             cache_dir=hub.download_dir,
-            allow_patterns=list(_FILES[need]),
+            allow_patterns=list(patterns),
             etag_timeout=_TIMEOUT_S,
             # The hub's own bars show themselves on terminals only.
             tqdm_class=None if sys.stderr.isatty() else DownloadLog,
@@ -80,10 +118,7 @@ def download(model: str, hub: HubConfig, need: Need) -> Path:
     except Exception as error:
         # The one boundary to the hub's client, which passes on the errors of three transports.
         raise _translate(error, model, hub) from error
-    path = Path(folder)
-    if need == "model" and not any(path.glob("*.safetensors")):
-        raise _no_safetensors(model, hub, path)
-    return path
+    return Path(folder)
 
 
 def _translate(error: Exception, model: str, hub: HubConfig) -> ConfigError:
@@ -129,11 +164,12 @@ def _no_safetensors(model: str, hub: HubConfig, folder: Path) -> ConfigError:
         # It may be out of reach by now; the answer is no in any case.
         names = []
     pickles = sorted(name for name in names if name.endswith(_PICKLES))
-    why = (
-        f"its weights are there only as {pickles[0]}, a pickle, which is never loaded"
-        if pickles
-        else "it has no model.safetensors and no shards of it"
-    )
+    files = sorted(name for name in names if name.endswith(".gguf"))
+    why = "it has no model.safetensors and no shards of it"
+    if files:
+        why += f": write {model}:{files[0]} for a GGUF file of it"
+    elif pickles:
+        why = f"its weights are there only as {pickles[0]}, a pickle, which is never loaded"
     revision = "" if hub.revision is None else f" with --revision {hub.revision!r}"
     return ConfigError(f"--model is {model!r}{revision}, but {why}")
 

@@ -15,7 +15,7 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble, make_layer_attention
-from pagemesh.models.checkpoint import Checkpoint, fingerprint
+from pagemesh.models.checkpoint import Checkpoint, find_sources, fingerprint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
@@ -119,12 +119,10 @@ def _load_decoder(
     spec = fix_ropes(spec, max_model_len)
     dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
-    with Checkpoint.open(folder) as checkpoint:
-        sources = architecture.named_sources(spec, checkpoint.entries.keys())
+    with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
+        sources, may_ignore = find_sources(checkpoint, architecture, spec)
         packings = Packings(read_quantization(settings), sources, checkpoint.entries)
-        tensors = packings.check(
-            checkpoint, sources, lambda name: architecture.may_ignore(name, spec)
-        )
+        tensors = packings.check(checkpoint, sources, may_ignore)
         scales = CheckpointScales(checkpoint, kv_dtype)
         facts = {"spec": asdict(spec), **packings.facts}
         identity = fingerprint(facts, dtype, checkpoint, [*tensors, *scales.tensors])

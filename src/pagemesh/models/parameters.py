@@ -20,7 +20,9 @@ from pagemesh.models.architectures.architecture import Convert, Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.norms import LayerNorm, Norm, RmsNorm
-from pagemesh.models.quantization.parts import NONE_PACKED, Packings, put_together
+from pagemesh.models.quantization.interface import PackedPart
+from pagemesh.models.quantization.parts import NONE_PACKED, Packings
+from pagemesh.models.quantization.placing import put_together
 from pagemesh.models.spec import NormSpec
 
 
@@ -208,9 +210,10 @@ class CheckpointParameters:
         self._note(source, self._writer.is_finite(place))
         return Dense(place)
 
-    def _bring(self, name: str) -> torch.Tensor:
+    def _bring(self, part: PackedPart) -> torch.Tensor:
         """One tensor of the checkpoint, in its own type."""
-        tensor = self._checkpoint.read(name)
+        read = self._checkpoint.read_blocks if part.is_blocks else self._checkpoint.read
+        tensor = read(part.tensor)
         brought = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
         self._writer.write(brought, tensor, None)
         return brought

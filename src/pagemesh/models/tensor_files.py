@@ -1,6 +1,6 @@
-"""Where the tensors of a safetensors folder lie; without torch, so that a folder is refused before it is loaded.
+"""Where the tensors of a model lie; without torch, so that one is refused before it is loaded.
 
-Headers are read here directly (8 bytes of length, JSON, data: the format's specification,
+Headers of safetensors are read here directly (8 bytes of length, JSON, data: the format's specification,
 https://huggingface.co/docs/safetensors), because the library gives neither offsets, which the
 fingerprint samples, nor a check of all shapes before the first tensor is read.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.model import is_gguf, open_gguf
 from pagemesh.models.config_json import ConfigJson
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -23,7 +24,7 @@ class TensorEntry(NamedTuple):
     """One tensor as a header describes it."""
 
     path: Path
-    dtype: str  # as safetensors names it, for example "BF16"
+    dtype: str  # as safetensors or ggml name it, for example "BF16"
     shape: tuple[int, ...]
     begin: int  # byte offsets in the file
     end: int
@@ -32,8 +33,15 @@ class TensorEntry(NamedTuple):
 def read_headers(folder: Path) -> tuple[dict[str, TensorEntry], Path]:
     """The tensors of a folder's single file or of all the files that its index names, and the file that names them.
 
-    Raises ConfigError if there is neither, or one of the files is missing, cut or of another kind.
+    Those of a GGUF file, or of several that belong together, where that stands in a folder's place. Raises ConfigError
+    if there is none of it, or one of the files is missing, cut or of another kind.
     """
+    if is_gguf(folder):
+        tensors = open_gguf(folder).tensors.values()
+        return {
+            each.name: TensorEntry(each.path, each.type.name, each.shape, each.begin, each.end)
+            for each in tensors
+        }, folder
     index, single = folder / _INDEX_NAME, folder / _FILE_NAME
     if index.is_file():
         paths, where = _shards(index), index

@@ -131,18 +131,9 @@ class Scheduler:
                 logprobs = result.logprobs.get(sequence.request_id)
                 has_ended = self.requests.append_token(request, token_id, logprobs)
                 if more and not has_ended:
-                    has_ended = self._append_more(request, more)
+                    has_ended = _append_more(self.requests, self._kv_cache, request, more)
                 if has_ended:
                     self._forecast.observe(request.num_generated_tokens)
-
-    def _append_more(self, request: Request, token_ids: Iterable[int]) -> bool:
-        """Of a step's tokens those behind the first, until one ends the request: whether one did."""
-        for token_id in token_ids:
-            # The KV of the one before it is stored as well.
-            self._kv_cache.mark_computed(request, request.num_computed_tokens + 1)
-            if self.requests.append_token(request, token_id):
-                return True
-        return False
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:
         """The batch, the first in flight, could not be computed: its requests end with the error."""
@@ -299,3 +290,15 @@ class Scheduler:
         request.state = RequestState.WAITING
         self.requests.active.remove(request)
         self.requests.waiting.add(request)
+
+
+def _append_more(
+    requests: RequestTable, kv_cache: KvCacheManager, request: Request, token_ids: Iterable[int]
+) -> bool:
+    """Of a step's tokens those behind the first, until one ends the request: whether one did."""
+    for token_id in token_ids:
+        # The KV of the one before it is stored as well.
+        kv_cache.mark_computed(request, request.num_computed_tokens + 1)
+        if requests.append_token(request, token_id):
+            return True
+    return False

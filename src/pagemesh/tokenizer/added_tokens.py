@@ -12,6 +12,7 @@ from typing import Any, Final
 import tokenizers
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.documents import read_file
 from pagemesh.tokenizer.folder import CONFIG_FILE, read_json, special_tokens, tokenizer_settings
 
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -39,7 +40,7 @@ def tokenizer_text(folder: Path) -> str:
 
     What is no tokenizer is given back as it is.
     """
-    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    text = read_file(folder / "tokenizer.json")
     try:
         library = tokenizers.Tokenizer.from_str(text)
     # The library raises bare Exception for every fault of the file.

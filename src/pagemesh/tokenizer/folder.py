@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.documents import read_file
 
 CONFIG_FILE: Final = "tokenizer_config.json"
 
@@ -25,7 +26,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     """The JSON object in `folder/name`; empty when there is no such file."""
     path = folder / name
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path)
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

@@ -21,6 +21,7 @@ from typing import Any, Self
 import tokenizers
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.documents import has_file, read_file
 from pagemesh.tokenizer.added_tokens import add_declared_tokens
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.chat_templates import load_chat_templates
@@ -106,10 +107,12 @@ class Tokenizer:
     def __init__(self, folder: Path) -> None:
         """Load the tokenizer of a model folder; raises ConfigError naming the file that is wrong."""
         path = folder / "tokenizer.json"
-        if not path.is_file():
+        if not has_file(path):
             raise ConfigError(f"{folder} has no tokenizer.json")
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            self._tokenizer = tokenizers.Tokenizer.from_str(read_file(path))
+        except ConfigError:
+            raise
         # The library raises bare Exception for every fault of the file.
         except Exception as error:
             raise ConfigError(f"{path} is not a tokenizer: {error}") from error

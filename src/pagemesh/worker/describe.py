@@ -14,6 +14,7 @@ from pagemesh.cache.block_hash import CANARY_VERSION, digest_token_ids
 from pagemesh.config import WorkerConfig
 from pagemesh.core.engine import EngineInfo
 from pagemesh.errors import ConfigError, UnsupportedError
+from pagemesh.gguf.documents import has_file
 from pagemesh.membership.publisher import MembershipState, Publisher
 from pagemesh.messages import digest_to_proto
 from pagemesh.rpc.process import package_version
@@ -93,7 +94,7 @@ def make_canary(engine: EngineInfo) -> types_pb2.Canary:
     which no other does.
     """
     canary = types_pb2.Canary(version=CANARY_VERSION, block_digest=engine.canary)
-    if engine.model_folder is None or not (Path(engine.model_folder) / "tokenizer.json").is_file():
+    if engine.model_folder is None or not has_file(Path(engine.model_folder) / "tokenizer.json"):
         return canary
     canary.text_digest, canary.token_digest = _read(Path(engine.model_folder))
     # A tokenizer of 128,000 tokens takes 130 MiB, which nothing here will need again.

@@ -9,7 +9,14 @@ import pytest
 
 from pagemesh.cli.settings import UpConfig
 from pagemesh.config import ChatConfig, HubConfig, ModelConfig, RouterConfig
-from pagemesh.config.served import NamedModel, ServedModels, read_served_models
+from pagemesh.config.served import (
+    NamedModel,
+    ServedModels,
+    is_hub_id,
+    names_of,
+    read_served_models,
+    split_gguf,
+)
 from pagemesh.errors import ConfigError
 
 
@@ -189,3 +196,33 @@ def test_some_settings_are_for_one_model() -> None:
     with pytest.raises(ConfigError, match=r"--chat-template is 't\.jinja', but must be unset"):
         UpConfig(model=two, chat=ChatConfig("t.jinja"))
     assert RouterConfig(model=("a",), kvstore="a:1", hub=HubConfig("v2")).served.names == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("owner/name:model-Q4_K_M.gguf", ("owner/name", "model-Q4_K_M.gguf")),
+        ("owner/name:Q4_K_M", ("owner/name", "Q4_K_M")),
+        ("owner/name:sub/model.gguf", ("owner/name", "sub/model.gguf")),
+        ("owner/name/model.gguf", ("owner/name", "model.gguf")),
+        ("owner/name", None),
+        ("owner/name.gguf", None),
+        ("a/b/c", None),
+        ("/a/b/model.gguf", None),
+        ("./a/model.gguf", None),
+        ("../a/b/model.gguf", None),
+        ("model.gguf", None),
+        ("name:Q4_K_M", None),
+        ("owner/name:../model.gguf", None),
+    ],
+)
+def test_gguf_files_of_the_hub_are_written_as_for_vllm(
+    source: str, expected: tuple[str, str] | None
+) -> None:
+    assert split_gguf(source) == expected
+    assert not expected or is_hub_id(source)
+
+
+def test_a_gguf_file_is_called_what_its_file_is_called() -> None:
+    assert names_of("/models/a.Q4_1.gguf") == ("a.Q4_1.gguf", "/models/a.Q4_1.gguf")
+    assert names_of("owner/name:Q4_K_M") == ("owner/name:Q4_K_M", "name:Q4_K_M")

@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from pagemesh.models.hub import DownloadLog
+from tests.unit.gguf.small_file import write_small
 from tests.unit.models.fake_hub import MAIN, OLDER, FakeHub, Repository, serving
 from tests.unit.models.model_folder import write_sharded_model
 
@@ -35,6 +36,14 @@ else:
 TOKENIZER = {"config.json": b"{}", "tokenizer.json": b"{} ", "tokenizer_config.json": b" {}"}
 TEMPLATES = {"additional_chat_templates/rag.jinja": b"r", "chat_template.json": b"{ }"}
 WEIGHTS = {"model.safetensors": b"weights"}
+PACKED = (
+    "small-Q4_K_M.gguf",
+    "mmproj-small-Q4_K_M.gguf",
+    "one-Q8_0.gguf",
+    "two-Q8_0.gguf",
+    "large/small-F16-00001-of-00002.gguf",
+    "large/small-F16-00002-of-00002.gguf",
+)
 OTHERS = {"README.md": b"read me", "pytorch_model.bin": b"pickle", "onnx/model.onnx": b"onnx"}
 
 
@@ -43,12 +52,14 @@ def hub(tmp_path: Path) -> Iterator[FakeHub]:
     (tmp_path / "shards").mkdir()
     folder = write_sharded_model(tmp_path / "shards")
     sharded = {path.name: path.read_bytes() for path in folder.iterdir()}
+    packed = write_small(tmp_path / "small.gguf").read_bytes()
     older = TOKENIZER | {"model.safetensors": b"older weights"}
     repositories = {
         "org/plain": Repository({MAIN: TOKENIZER | TEMPLATES | WEIGHTS | OTHERS, OLDER: older}),
         "org/sharded": Repository({MAIN: sharded}),
         "org/pickled": Repository({MAIN: TOKENIZER | OTHERS}),
         "org/empty": Repository({MAIN: TOKENIZER}),
+        "org/packed": Repository({MAIN: TOKENIZER | dict.fromkeys(PACKED, packed)}),
         "org/gated": Repository({MAIN: TOKENIZER | WEIGHTS}, token="hf_right"),
     }
     with serving(FakeHub(repositories)) as hub:
@@ -206,3 +217,44 @@ def test_a_long_download_is_logged_now_and_then(monkeypatch: pytest.MonkeyPatch)
         "num_total_bytes": 100,
     }
     assert {line["num_total_bytes"] for line in lines} == {100}
+
+
+def test_a_gguf_file_is_fetched_by_its_name_or_its_type(hub: FakeHub, home: Path) -> None:
+    path = ask(hub.endpoint, home, "org/packed:small-Q4_K_M.gguf")
+    assert Path(path).name == "small-Q4_K_M.gguf"
+    assert hub.fetched == ["small-Q4_K_M.gguf"]
+    for model in ("org/packed:Q4_K_M", "org/packed/small-Q4_K_M.gguf"):
+        assert ask(hub.endpoint, home, model, "tokenizer") == path
+    assert len(hub.fetched) == 1
+    assert ask("", home, "org/packed:Q4_K_M", HF_HUB_OFFLINE="1") == path
+
+
+def test_all_parts_of_a_gguf_model_are_fetched(hub: FakeHub, home: Path) -> None:
+    path = ask(hub.endpoint, home, "org/packed:F16")
+    assert Path(path).name == "small-F16-00001-of-00002.gguf"
+    assert names_in(str(Path(path).parents[1])) == [
+        "large/small-F16-00001-of-00002.gguf",
+        "large/small-F16-00002-of-00002.gguf",
+    ]
+    assert ask(hub.endpoint, home, "org/packed:large/small-F16-00001-of-00002.gguf") == path
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("org/packed:Q2_K", "--model is 'org/packed:Q2_K', but org/packed has no such GGUF file"),
+        (
+            "org/packed:Q8_0",
+            "--model is 'org/packed:Q8_0', but org/packed has 2 files for it: one-Q8_0.gguf, two-Q8_0.gguf",
+        ),
+        (
+            "org/packed",
+            "--model is 'org/packed', but it has no model.safetensors and no shards of it:"
+            " write org/packed:large/small-F16-00001-of-00002.gguf for a GGUF file of it",
+        ),
+    ],
+)
+def test_which_gguf_file_is_meant_must_be_clear(
+    hub: FakeHub, home: Path, model: str, message: str
+) -> None:
+    assert ask(hub.endpoint, home, model) == message

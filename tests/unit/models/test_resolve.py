@@ -8,6 +8,7 @@ from pagemesh.config import HubConfig, served
 from pagemesh.errors import ConfigError
 from pagemesh.models.hub import Need
 from pagemesh.models.resolve import resolve_model_path
+from tests.unit.gguf.small_file import write_small
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -76,7 +77,9 @@ def test_an_image_has_its_models_below_its_environment(
 def test_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("")
-    assert message_of(str(path)) == f"--model is '{path}', which is a file, but must be a folder"
+    assert message_of(str(path)) == (
+        f"--model is '{path}', which is a file, but must be a folder or a file that ends in .gguf"
+    )
 
 
 def test_neither_a_folder_nor_a_hub_id() -> None:
@@ -90,3 +93,23 @@ def test_an_id_that_is_not_in_the_cache_of_an_offline_machine() -> None:
         "--model is 'org/model', but there is no such folder, and it is not (or not all) in the hub's "
         "cache, while HF_HUB_OFFLINE forbids to download it"
     )
+
+
+def test_a_gguf_file_is_a_model(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    needs: tuple[Need, ...] = ("model", "tokenizer", "config")
+    assert [resolve_model_path(str(path), need=need) for need in needs] == [path] * 3
+    with pytest.raises(ConfigError, match="--revision is 'v2', but --model is the file"):
+        resolve_model_path(str(path), HubConfig(revision="v2"))
+
+
+def test_a_folder_of_gguf_files_says_what_to_write(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    assert message_of(str(tmp_path)) == (
+        f"--model is '{tmp_path}', but {tmp_path} has no config.json: write {path} for the file that is there"
+    )
+
+
+def test_a_gguf_file_that_is_not_there_is_never_sought_on_the_hub(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    assert message_of(str(path)) == f"--model is '{path}', but there is no such folder or file"

@@ -126,6 +126,13 @@ class Emitter:
         return self.shuffle(vector, vector, [index] * LANES)
 
 
+def fetch(e: Emitter, address: ir.Value) -> None:
+    """Ask for the line at an address, to be in the second-level cache when it is read."""
+    is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
+    line = e.builder.bitcast(address, I8.as_pointer())
+    e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, level, is_data)
+
+
 def take_items(e: Emitter, number: int = 1) -> ir.Value:
     """The first of the next items; the kernel's first argument counts those that are taken, 0 at first."""
     counter = e.builder.bitcast(e.function.args[0], I64.as_pointer())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas
-from pagemesh.kernels.jit.emit import F32, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import F32, I16, LANES, VEC, VEC_I32, Emitter
 
 
 def dot_pairs(e: Emitter, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -61,6 +61,38 @@ def half_of_pairs(e: Emitter, pairs: ir.Value, *, is_upper: bool) -> ir.Value:
     else:
         raw = b.shl(pairs, ir.Constant(VEC_I32, [16] * LANES))
     return b.bitcast(raw, VEC)
+
+
+def round_to_bfloat16(e: Emitter, vector: ir.Value) -> ir.Value:
+    """16 floats, none of which is NaN, rounded to what bfloat16 has: to nearest, ties to even."""
+    b = e.builder
+    raw = b.bitcast(vector, VEC_I32)
+    is_odd = b.and_(b.lshr(raw, _all(16)), _all(1))
+    rounded = b.add(b.add(raw, _all(0x7FFF)), is_odd)
+    return b.bitcast(b.and_(rounded, _all(-65536)), VEC)
+
+
+def round_to_pairs(e: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
+    """32 floats, none of which is NaN, as 16 pairs of bfloat16, in their order.
+
+    What is below 2^-126 may be a zero of its sign: so products take it.
+    """
+    b = e.builder
+    if CpuIsa.AVX512_BF16 in processor_isas():
+        kind = ir.VectorType(_BFloatType(), 2 * LANES)
+        pairs = e.intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", kind, second, first)
+        return b.bitcast(pairs, VEC_I32)
+    numbers = ir.VectorType(I16, LANES)
+    halves = [
+        b.trunc(b.lshr(b.bitcast(round_to_bfloat16(e, each), VEC_I32), _all(16)), numbers)
+        for each in (first, second)
+    ]
+    first, second = halves
+    return b.bitcast(e.shuffle(first, second, range(2 * LANES)), VEC_I32)
+
+
+def _all(number: int) -> ir.Constant:
+    return ir.Constant(VEC_I32, [number] * LANES)
 
 
 def flushed(e: Emitter, vector: ir.Value) -> ir.Value:

@@ -34,7 +34,7 @@ def make_linear(weight: Weight, bias: torch.Tensor | None = None) -> Linear:
         case "cpu":
             from pagemesh.kernels.linear.cpu import make_cpu_linear
 
-            return make_cpu_linear(weight.dense(), bias)
+            return make_cpu_linear(weight, bias)
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaLinear
 
@@ -52,7 +52,7 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
         case "cpu":
             from pagemesh.kernels.linear.cpu import make_cpu_gated_linear
 
-            return make_cpu_gated_linear(weight.dense(), bias, gate)
+            return make_cpu_gated_linear(weight, bias, gate)
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaGatedLinear
 

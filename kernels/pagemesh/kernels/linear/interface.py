@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import GatedActivation
+from pagemesh.kernels.linear.weight import Weight
 
 
 class Linear(Protocol):
@@ -32,20 +33,20 @@ class GatedLinear(Protocol):
 
 
 def check_weight(
-    weight: torch.Tensor,
+    weight: torch.Tensor | Weight,
     bias: torch.Tensor | None,
     dtypes: Collection[torch.dtype],
     *,
     is_gated: bool,
 ) -> None:
     """Raise ValueError unless it is a matrix of one of the types, with a bias that fits if there is one."""
-    if weight.ndim != 2 or not weight.numel() or weight.dtype not in dtypes:
+    if len(weight.shape) != 2 or not weight.shape.numel() or weight.dtype not in dtypes:
         names = ", ".join(map(str, dtypes))
         raise ValueError(
             f"a weight must be [out, in] of one of {names},"
             f" not {list(weight.shape)} of {weight.dtype}"
         )
-    if is_gated and len(weight) % 2:
+    if is_gated and weight.shape[0] % 2:
         raise ValueError(
             f"a weight of gates and ups must be [2 · out, in], not {list(weight.shape)}"
         )

@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import torch
 from llvmlite import ir
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
-from pagemesh.kernels.jit.elements import ELEMENT_TYPES, copy_elements, map_row
-from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, Emitter, each_item, fold
-from pagemesh.kernels.jit.parallel import RowKernel, Values
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES
+from pagemesh.kernels.jit.emit import F32, I8, LANES, Emitter, each_item, fetch, fold
+from pagemesh.kernels.linear.packed_parts import PART_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, Fmas, PairDots, PanelEpilogue, Sums
+from pagemesh.kernels.linear.unpacking import Unpacking
 
 ARGUMENTS: Final = (
     "counter",  # the next item to be taken, 0 at first
@@ -52,9 +52,6 @@ _FEW_ROWS: Final = 16
 _MOST_NARROW: Final = 8
 """Rows that are multiplied with a weight as it is, and those of them at once; more, with one in float32."""
 
-_PART_INPUTS: Final = 128
-"""Of a panel in float32: 16 KiB, half of the first-level cache."""
-
 
 class PanelVariant(NamedTuple):
     """What a kernel is compiled for."""
@@ -64,6 +61,8 @@ class PanelVariant(NamedTuple):
     uses_dots: bool
     """Whether pairs of bfloat16 are multiplied by one instruction; else inputs are float32."""
     gate: Gate | None
+    packed: PackedForm | None = None
+    """Of a weight that is no dense one; its order is "pairs" with dots and "singles" without."""
 
 
 class _Blocking(NamedTuple):
@@ -104,13 +103,17 @@ class _PanelKernel:
     def __init__(self, e: Emitter, variant: PanelVariant) -> None:
         self.e = e
         self.b = e.builder
-        self.adding: Sums = PairDots(e) if variant.uses_dots else Fmas(e, variant.dtype)
+        form = variant.packed
+        of_fmas = variant.dtype if form is None else "float32"
+        self.adding: Sums = PairDots(e) if variant.uses_dots else Fmas(e, of_fmas)
+        self.unpacking = None if form is None else Unpacking(e, form)
         self.blocking = _blocking()
         self.most = max(self.blocking)
-        self.widens = variant.dtype != "float32" and not variant.uses_dots
+        self.widens = form is None and variant.dtype != "float32" and not variant.uses_dots
+        self.in_part: Sums = Fmas(e, "float32") if self.widens else self.adding
         element = ELEMENT_TYPES[variant.dtype]
         kinds: Mapping[str, ir.Type] = {
-            "weight": self.adding.weight_type,
+            "weight": self.adding.weight_type if form is None else I8,
             "bias": F32,
             "inputs": self.adding.input_type,
             "output": element,
@@ -120,8 +123,10 @@ class _PanelKernel:
             name: e.argument(index, kinds.get(name)) for index, name in enumerate(ARGUMENTS)
         }
         self.step_size = self.adding.inputs_per_step * COLUMNS
-        self.sums = e.scratch((CHUNK_ROWS if self.widens else self.most) * COLUMNS)
-        self.part = e.scratch(_PART_INPUTS * COLUMNS if self.widens else 0)
+        uses_parts = self.widens or form is not None
+        self.sums = e.scratch((CHUNK_ROWS if uses_parts else self.most) * COLUMNS)
+        part_size = PART_INPUTS * COLUMNS if uses_parts else 0
+        self.part = e.scratch(part_size, self.in_part.weight_type)
         self.epilogue = PanelEpilogue(e, variant.gate, variant.dtype, self.argument)
 
     def emit(self) -> None:
@@ -136,6 +141,9 @@ class _PanelKernel:
         begin = self._share(argument["num_rows"], chunk, num_chunks)
         end = self._share(argument["num_rows"], b.add(chunk, one), num_chunks)
         next_panel = b.sdiv(following, num_chunks)
+        if self.unpacking is not None:
+            self._parts(panel, next_panel, begin, end, range(1, self.most + 1))
+            return
         if not self.widens:
             self._blocks(panel, next_panel, begin, end, self.most)
             return
@@ -144,7 +152,8 @@ class _PanelKernel:
             with few:
                 self._blocks(panel, next_panel, begin, end, min(_MOST_NARROW, self.most))
             with many:
-                self._parts(panel, next_panel, begin, end)
+                # Of more rows than fit one block, even shares are at least half a block.
+                self._parts(panel, next_panel, begin, end, range(self.most // 2, self.most + 1))
 
     def _blocks(
         self, panel: ir.Value, next_panel: ir.Value, begin: ir.Value, end: ir.Value, most: int
@@ -171,37 +180,59 @@ class _PanelKernel:
             self._in_halves(b.sub(last, first), range(1, most + 1), multiply)
             self._finish(panel, first, last)
 
-    def _parts(self, panel: ir.Value, next_panel: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Part after part of a panel, in float32, with all rows: more than `_FEW_ROWS`."""
+    def _parts(
+        self,
+        panel: ir.Value,
+        next_panel: ir.Value,
+        begin: ir.Value,
+        end: ir.Value,
+        sizes: Sequence[int],
+    ) -> None:
+        """Part after part of a panel, made ready in the first-level cache, with all rows, in blocks of these sizes."""
         e, b, argument = self.e, self.b, self.argument
         num_rows = b.sub(end, begin)
         num_blocks = self._num_blocks(num_rows, self.most)
-        part_steps = _PART_INPUTS // self.adding.inputs_per_step
+        num_inputs = self._num_inputs()
         with e.loop(e.int64(0), b.mul(num_rows, e.int64(COLUMNS)), LANES) as place:
             e.store(e.splat(0.0), e.at(self.sums, place), 64)
-        with e.loop(e.int64(0), argument["num_steps"], part_steps) as first_step:
-            last_step = b.add(first_step, e.int64(part_steps))
-            is_whole = b.icmp_signed("<", last_step, argument["num_steps"])
-            last_step = b.select(is_whole, last_step, argument["num_steps"])
-            self._widen(panel, next_panel, first_step, last_step)
-            num_inputs = b.mul(b.sub(last_step, first_step), e.int64(self.adding.inputs_per_step))
-            first_input = b.mul(first_step, e.int64(self.adding.inputs_per_step))
+        with e.loop(e.int64(0), num_inputs, PART_INPUTS) as first_input:
+            last_input = b.add(first_input, e.int64(PART_INPUTS))
+            is_whole = b.icmp_signed("<", last_input, num_inputs)
+            last_input = b.select(is_whole, last_input, num_inputs)
+            self._make_part(panel, next_panel, first_input, last_input)
+            part_inputs = b.sub(last_input, first_input)
+            num_steps = b.sdiv(part_inputs, e.int64(self.in_part.inputs_per_step))
             with e.loop(e.int64(0), num_blocks) as block:
                 first = self._share(num_rows, block, num_blocks)
                 last = self._share(num_rows, b.add(block, e.int64(1)), num_blocks)
                 row = b.mul(b.add(begin, first), argument["inputs_stride"])
                 inputs = e.at(argument["inputs"], b.add(row, first_input))
                 sums = e.at(self.sums, b.mul(first, e.int64(COLUMNS)))
-                each = _Block(inputs, sums, self.part, num_inputs)
+                each = _Block(inputs, sums, self.part, num_steps)
 
                 def go_on(size: int, halves: Sequence[int]) -> None:
                     before = [e.load(place, 64) for place in self._places(each, size, halves)]
-                    self._multiply(Fmas(e, "float32"), each, size, halves, before)
+                    self._multiply(self.in_part, each, size, halves, before)
 
-                # Of more rows than fit one block, even shares are at least half a block.
-                sizes = range(self.most // 2, self.most + 1)
                 self._in_halves(b.sub(last, first), sizes, go_on)
         self._finish(panel, begin, end)
+
+    def _make_part(
+        self, panel: ir.Value, next_panel: ir.Value, first: ir.Value, last: ir.Value
+    ) -> None:
+        """Inputs of a panel, as they are multiplied; the same ones of the next panel are fetched."""
+        e, b = self.e, self.b
+        if self.unpacking is None:
+            steps = (b.sdiv(end, e.int64(self.adding.inputs_per_step)) for end in (first, last))
+            self._widen(panel, next_panel, *steps)
+            return
+        panel_bytes = self.unpacking.panel_bytes(self._num_inputs())
+        begin = self.unpacking.part_place(first)
+        source, ahead = (
+            e.at(self.argument["weight"], b.add(b.mul(each, panel_bytes), begin))
+            for each in (panel, next_panel)
+        )
+        self.unpacking.emit(source, ahead, b.sub(last, first), self.part)
 
     def _widen(
         self, panel: ir.Value, next_panel: ir.Value, first: ir.Value, last: ir.Value
@@ -215,7 +246,7 @@ class _PanelKernel:
             columns = []
             for half in range(2):
                 offset = e.int64(half * self.step_size // 2)
-                self._fetch(e.at(ahead, offset))
+                fetch(e, e.at(ahead, offset))
                 columns.append(e.at(self._panel(panel), b.add(place, offset)))
             target = b.mul(b.sub(step, first), e.int64(self.step_size))
             vectors = (vector for of_input in adding.weights(columns) for vector in of_input)
@@ -228,6 +259,9 @@ class _PanelKernel:
         with e.loop(first, last) as row:
             place = b.mul(b.sub(row, first), e.int64(COLUMNS))
             self.epilogue.finish(row, panel, e.at(self.sums, place))
+
+    def _num_inputs(self) -> ir.Value:
+        return self.b.mul(self.argument["num_steps"], self.e.int64(self.adding.inputs_per_step))
 
     def _panel(self, number: ir.Value) -> ir.Value:
         size = self.b.mul(self.argument["num_steps"], self.e.int64(self.step_size))
@@ -287,7 +321,7 @@ class _PanelKernel:
             for half in halves:
                 if fetching is not None:
                     ahead = e.at(fetching[0], b.mul(step, fetching[1]))
-                    self._fetch(e.at(ahead, e.int64(half * half_size)))
+                    fetch(e, e.at(ahead, e.int64(half * half_size)))
                 columns.append(e.at(place, e.int64(half * half_size)))
             inputs = [e.at(row, b.mul(step, e.int64(num_inputs))) for row in rows]
             return adding.add(sums, inputs, columns)
@@ -303,60 +337,3 @@ class _PanelKernel:
             for index in range(num_rows)
             for half in halves
         ]
-
-    def _fetch(self, address: ir.Value) -> None:
-        """Into the second-level cache."""
-        is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
-        line = self.b.bitcast(address, I8.as_pointer())
-        self.e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, level, is_data)
-
-
-def with_zeros(rows: torch.Tensor, num_zeros: int) -> torch.Tensor:
-    """Rows [T, n], a row's elements side by side, with so many zeros behind each; the same tensor if none."""
-    if not num_zeros:
-        return rows
-    num_rows, size = rows.shape
-    output = torch.empty(num_rows, size + num_zeros, dtype=rows.dtype)
-    kernel = _compile_filling(size, num_zeros, rows.dtype)
-    kernel.run(num_rows, size, (rows.data_ptr(), rows.stride(0), output.data_ptr()))
-    return output
-
-
-@per_isa
-def _compile_filling(size: int, num_zeros: int, torch_dtype: torch.dtype) -> RowKernel:
-    element = ELEMENT_TYPES[str(torch_dtype).removeprefix("torch.")]
-
-    def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
-        b = e.builder
-        source = e.at(values["rows"], b.mul(row, values["stride"]))
-        target = e.at(values["output"], b.mul(row, e.int64(size + num_zeros)))
-        copy_elements(e, source, target, size)
-        with e.loop(e.int64(size), e.int64(size + num_zeros)) as index:
-            b.store(ir.Constant(element, 0), e.at(target, index))
-
-    return RowKernel({"rows": element, "stride": None, "output": element}, emit_row)
-
-
-def widen(rows: torch.Tensor) -> torch.Tensor:
-    """Rows [T, n], a row's elements side by side, in float32; the same tensor if they are so already."""
-    if rows.dtype == torch.float32:
-        return rows
-    num_rows, size = rows.shape
-    output = torch.empty(num_rows, size, dtype=torch.float32)
-    kernel = _compile_widening(size, rows.dtype)
-    kernel.run(num_rows, size, (rows.data_ptr(), rows.stride(0), output.data_ptr()))
-    return output
-
-
-@per_isa
-def _compile_widening(size: int, torch_dtype: torch.dtype) -> RowKernel:
-    dtype = str(torch_dtype).removeprefix("torch.")
-
-    def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
-        b = e.builder
-        source = e.at(values["rows"], b.mul(row, values["stride"]))
-        target = e.at(values["output"], b.mul(row, e.int64(size)))
-        map_row(e, size, [(source, dtype)], target, "float32", lambda values: values)
-
-    arguments = {"rows": ELEMENT_TYPES[dtype], "stride": None, "output": F32}
-    return RowKernel(arguments, emit_row)

@@ -18,14 +18,15 @@ from llvmlite import ir
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import per_isa
-from pagemesh.kernels.jit.emit import F32, I8, I16, I32, I64, Emitter, each_item
+from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item, fetch
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
+from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
+from pagemesh.kernels.linear.unpacking import Unpacking
 
 BLOCK_ROWS: Final = 2 * TILE_ROWS
 MAX_CHUNK_ROWS: Final = 1024
 """Of an item, by its panels."""
-STEP_INPUTS: Final = 32
 _STEP_BYTES: Final = COLUMNS * TILE_BYTES
 """Of a panel per step."""
 _FEW_LINES: Final = _STEP_BYTES // TILE_BYTES // 4
@@ -58,10 +59,10 @@ _SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 
 
 @per_isa
-def compile_tiles(gate: Gate | None) -> CompiledFunction:
-    """The kernel, for a weight of gates and ups or for a plain one."""
+def compile_tiles(gate: Gate | None, form: PackedForm | None = None) -> CompiledFunction:
+    """The kernel, for a weight of gates and ups or for a plain one; of a form, whose order is "tiles", or dense."""
     module = ir.Module("tiles")
-    _TileKernel(Emitter(module, "tiles"), gate).emit()
+    _TileKernel(Emitter(module, "tiles"), gate, form).emit()
     return CompiledFunction(module, "tiles")
 
 
@@ -84,8 +85,10 @@ class _Block(NamedTuple):
 
 
 class _TileKernel:
-    def __init__(self, e: Emitter, gate: Gate | None) -> None:
+    def __init__(self, e: Emitter, gate: Gate | None, form: PackedForm | None) -> None:
         self.e, self.b = e, e.builder
+        self.unpacking = None if form is None else Unpacking(e, form)
+        self.part = e.scratch(PART_INPUTS * COLUMNS if form else 0, I16)
         self.tiles = tile_registers(e)
         self.argument = {
             name: e.argument(index, kind) for index, (name, kind) in enumerate(ARGUMENTS.items())
@@ -143,21 +146,26 @@ class _TileKernel:
         begin, end = rows
         num_rows = b.sub(end, begin)
         num_blocks = self._ceil(num_rows, e.int64(BLOCK_ROWS))
-        panel_bytes = b.mul(argument["num_steps"], e.int64(_STEP_BYTES))
+        panel_bytes = self._panel_bytes()
         num_parts = self._ceil(argument["num_steps"], argument["part_steps"])
         lines = b.mul(argument["num_steps"], e.int64(_FEW_LINES))
         with e.loop(e.int64(0), num_parts) as part:
             first = b.mul(part, argument["part_steps"])
             last = self._least(b.add(first, argument["part_steps"]), argument["num_steps"])
+            weight, ahead = (
+                e.at(argument["weight"], b.mul(each, panel_bytes)) for each in (panel, fetched)
+            )
+            if self.unpacking is not None:
+                weight = self._unpacked(weight, ahead, (first, last))
             with e.loop(e.int64(0), num_blocks) as number:
                 row = b.mul(number, e.int64(BLOCK_ROWS))
                 start = b.mul(b.add(begin, row), argument["inputs_stride"])
                 block = _Block(
                     inputs=e.at(argument["inputs"], start),
                     sums=e.at(sums, b.mul(row, e.int64(COLUMNS))),
-                    weight=e.at(argument["weight"], b.mul(panel, panel_bytes)),
+                    weight=weight,
                     steps=(first, last),
-                    fetched=e.at(argument["weight"], b.mul(fetched, panel_bytes)),
+                    fetched=ahead,
                     first_line=b.mul(number, lines),
                     last_line=b.sub(b.mul(lines, e.int64(4)), e.int64(_FEW_LINES)),
                 )
@@ -165,18 +173,39 @@ class _TileKernel:
                 is_only = b.icmp_signed("==", num_blocks, e.int64(1))
                 self._multiply_any(block, block_rows, is_only)
 
+    def _panel_bytes(self) -> ir.Value:
+        if self.unpacking is None:
+            return self.b.mul(self.argument["num_steps"], self.e.int64(_STEP_BYTES))
+        num_inputs = self.b.mul(self.argument["num_steps"], self.e.int64(STEP_INPUTS))
+        return self.unpacking.panel_bytes(num_inputs)
+
+    def _unpacked(
+        self, panel: ir.Value, ahead: ir.Value, steps: tuple[ir.Value, ir.Value]
+    ) -> ir.Value:
+        """Where the dense panel would begin of which some steps, a part, are made ready now."""
+        assert self.unpacking is not None
+        e, b = self.e, self.b
+        first, num_inputs = (
+            b.mul(each, e.int64(STEP_INPUTS)) for each in (steps[0], b.sub(steps[1], steps[0]))
+        )
+        place = self.unpacking.part_place(first)
+        self.unpacking.emit(e.at(panel, place), e.at(ahead, place), num_inputs, self.part)
+        part = b.bitcast(self.part, I8.as_pointer())
+        return e.at(part, b.mul(steps[0], e.int64(-_STEP_BYTES)))
+
     def _multiply_any(self, block: _Block, num_rows: ir.Value, is_only: ir.Value) -> None:
         """`_multiply` for a number of rows that is known only now."""
         e, b = self.e, self.b
         self._configure(num_rows)
-        all_lines = 4 * _FEW_LINES
+        # Unpacking fetches what comes next.
+        each_lines = 0 if self.unpacking else _FEW_LINES
         with b.if_else(b.icmp_signed(">", num_rows, e.int64(TILE_ROWS))) as (many, few):
             for branch, num_tiles in ((many, 2), (few, 1)):
                 with branch, b.if_else(is_only) as (alone, shared):
                     with alone:
-                        self._multiply(block, num_tiles, all_lines)
+                        self._multiply(block, num_tiles, 4 * each_lines)
                     with shared:
-                        self._multiply(block, num_tiles, _FEW_LINES)
+                        self._multiply(block, num_tiles, each_lines)
 
     def _configure(self, num_rows: ir.Value) -> None:
         """Unless it is as it must be already: it takes as long as ten products."""
@@ -233,10 +262,8 @@ class _TileKernel:
         if num_lines == _FEW_LINES:
             first = self._least(b.add(block.first_line, first), block.last_line)
         begin = e.at(block.fetched, b.mul(first, e.int64(TILE_BYTES)))
-        is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
         for line in range(num_lines):
-            address = e.at(begin, e.int64(line * TILE_BYTES))
-            e.intrinsic("llvm.prefetch.p0", ir.VoidType(), address, is_read, level, is_data)
+            fetch(e, e.at(begin, e.int64(line * TILE_BYTES)))
 
     def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.b.select(self.b.icmp_signed("<", x, y), x, y)

@@ -10,13 +10,13 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.panel_kernel import with_zeros
+from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, FormedRows, pack
 from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.prepared_rows import with_zeros
 from pagemesh.kernels.linear.tile_kernel import (
     ARGUMENTS,
     BLOCK_ROWS,
     MAX_CHUNK_ROWS,
-    STEP_INPUTS,
     compile_tiles,
 )
 from pagemesh.kernels.packed_weights import place_packed
@@ -70,24 +70,37 @@ class TilePanels:
     """`Panels` of tiles."""
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
+        self,
+        weight: torch.Tensor | FormedRows,
+        bias: torch.Tensor,
+        num_columns: int,
+        gate: Gate | None,
     ) -> None:
         self._num_columns = num_columns
+        rows, form = weight if isinstance(weight, FormedRows) else (weight, None)
+        num_rows, num_inputs = rows.shape
         # Inputs that fill no step have company of zeros.
-        self._num_padded = -weight.shape[1] % STEP_INPUTS
-        self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
-        self._num_panels, self._num_steps = self._weight.shape[:2]
+        self._num_padded = -num_inputs % STEP_INPUTS
+        self._num_panels = num_rows // COLUMNS
+        self._num_steps = (num_inputs + self._num_padded) // STEP_INPUTS
         self._bias = bias
-        self._function = compile_tiles(gate)
+        self._is_packed = form is not None
+        if isinstance(weight, torch.Tensor):
+            self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
+        else:
+            self._weight = place_packed(pack(*weight))
+        self._function = compile_tiles(gate, form)
 
-    def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+    def multiply(
+        self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
+    ) -> None:
+        """See `Panels.multiply`."""
         if inputs.stride(1) != 1:
             inputs = inputs.contiguous()
         inputs = with_zeros(inputs, self._num_padded)
         if residual is not None and residual.stride(1) != 1:
             residual = residual.contiguous()
         num_rows, num_inputs = inputs.shape
-        output = torch.empty(num_rows, self._num_columns, dtype=torch.bfloat16)
         num_products = num_rows * self._num_columns * num_inputs
         num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
         row_bytes = num_inputs * inputs.element_size()
@@ -102,19 +115,23 @@ class TilePanels:
             items.chunk_rows,
             num_rows,
             self._num_steps,
-            _PART_STEPS if num_rows > BLOCK_ROWS else self._num_steps,
+            self._part_steps(num_rows),
             self._num_columns,
             self._weight.data_ptr(),
             self._bias.data_ptr(),
             inputs.data_ptr(),
             inputs.stride(0) * inputs.element_size(),
             output.data_ptr(),
-            self._num_columns,
+            output.stride(0),
             0 if residual is None else residual.data_ptr(),
             0 if residual is None else residual.stride(0),
         )
         run_parallel(self._function, arguments, num_threads)
-        return output
+
+    def _part_steps(self, num_rows: int) -> int:
+        if self._is_packed:
+            return PART_INPUTS // STEP_INPUTS
+        return _PART_STEPS if num_rows > BLOCK_ROWS else self._num_steps
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,9 @@ class CpuTokenChooser:
             return
         rows, edited = _edited_rows(plan), None
         if len(rows):
-            edited = logits.index_select(0, torch.from_numpy(rows)).float()
+            # In order, so that as many rows as there are stand as they are.
+            chosen = logits if len(rows) == len(logits) else logits[torch.from_numpy(rows)]
+            edited = chosen.to(torch.float32, copy=True)
             apply_edits(edited, plan)
             best, best_ids = arg_max(edited)
             token_ids.numpy()[rows] = best_ids.numpy()
@@ -62,47 +64,55 @@ class CpuTokenChooser:
 
 def apply_edits(edited: torch.Tensor, plan: SamplingPlan) -> None:
     """Change the rows that the plan edits, float32 [E, vocab]: its entries kind by kind, then its masks."""
-    logits, bounds, ids = edited.numpy(), plan.entry_bounds.numpy(), plan.entry_ids.numpy()
-    values, penalties = plan.entry_values.numpy(), plan.penalties.numpy()
-    num_rows = len(bounds)
+    num_rows, vocab_size = edited.shape
+    logits, bounds, ids = edited.view(-1).numpy(), plan.entry_bounds.numpy(), plan.entry_ids.numpy()
+    values, penalties = plan.entry_values.numpy(), plan.penalties.numpy().T
     lengths = bounds[:, 1:] - bounds[:, :-1]
+    first_places = np.arange(0, num_rows * vocab_size, vocab_size)
     # What overflows is clamped, or stays an infinity that is told of.
     with np.errstate(all="ignore"):
         for kind, edit in enumerate((_add_biases, _penalise_seen, _penalise_output, _forbid)):
-            rows = np.arange(num_rows).repeat(lengths[:, kind])
-            if not len(rows):
+            counts = lengths[:, kind]
+            places = first_places.repeat(counts)
+            if not len(places):
                 continue
             entries: slice | npt.NDArray[np.bool_] = slice(None)
-            if len(rows) < len(ids):
+            if len(places) < len(ids):
                 kinds = np.tile(np.arange(_NUM_KINDS), num_rows).repeat(lengths.ravel())
                 entries = kinds == kind
             # Each place once, so that the order of writing does not matter.
-            places = rows, ids[entries]
-            logits[places] = edit(logits[places], values[entries], penalties[rows])
+            places += ids[entries]
+            logits[places] = edit(logits[places], values[entries], penalties, counts)
     _apply_masks(edited, plan)
 
 
 _Floats = npt.NDArray[np.float32]
 
+# Each gets the logits and the values of entries, the penalties of rows, [3, R], and how many entries each row has.
 
-def _add_biases(logits: _Floats, biases: _Floats, _penalties: _Floats) -> _Floats:
+
+def _add_biases(logits: _Floats, biases: _Floats, _penalties: _Floats, _counts: Rows) -> _Floats:
     return logits + biases
 
 
-def _penalise_seen(logits: _Floats, _values: _Floats, penalties: _Floats) -> _Floats:
+def _penalise_seen(logits: _Floats, _values: _Floats, penalties: _Floats, counts: Rows) -> _Floats:
     """Keskar et al. 2019, "CTRL" (https://arxiv.org/abs/1909.05858), for both signs as in vLLM."""
-    repetition = penalties[:, 0]
-    penalised = np.where(logits > 0, logits / repetition, logits * repetition)
+    repetition = penalties[0].repeat(counts)
+    penalised: _Floats = np.where(logits > 0, logits / repetition, logits * repetition)
     # A penalty may be as small as the smallest number: what overflows is still a logit.
-    return np.clip(penalised, _LOWEST, _HIGHEST, out=penalised)
-
-
-def _penalise_output(logits: _Floats, counts: _Floats, penalties: _Floats) -> _Floats:
-    penalised: _Floats = logits - penalties[:, 1] * counts - penalties[:, 2]
+    np.clip(penalised, _LOWEST, _HIGHEST, out=penalised)
     return penalised
 
 
-def _forbid(logits: _Floats, _values: _Floats, _penalties: _Floats) -> _Floats:
+def _penalise_output(
+    logits: _Floats, occurrences: _Floats, penalties: _Floats, counts: Rows
+) -> _Floats:
+    _, frequency, presence = penalties
+    penalised: _Floats = logits - frequency.repeat(counts) * occurrences - presence.repeat(counts)
+    return penalised
+
+
+def _forbid(logits: _Floats, _values: _Floats, _penalties: _Floats, _counts: Rows) -> _Floats:
     return np.full_like(logits, -math.inf)
 
 

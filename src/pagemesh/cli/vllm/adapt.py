@@ -12,6 +12,8 @@ from typing import Any, Final
 from pagemesh.cli.arguments import UsageError
 from pagemesh.cli.vllm.flags import (
     CHANGING,
+    GGUF_FILE,
+    GGUF_FORMATS,
     MEANT_VALUES,
     MODES,
     OBJECTS,
@@ -24,6 +26,7 @@ from pagemesh.cli.vllm.flags import (
 )
 from pagemesh.cli.vllm.rules import Fate, Kind, Rule, own_flags
 from pagemesh.cli.vllm.variants import Changes
+from pagemesh.config.served import names_gguf, with_gguf_file
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
 
@@ -74,6 +77,9 @@ class _Reader:
         self._left = list(_split(arguments))
         self._found = Adapted()
         self._model: str | None = None
+        self._gguf_file: str | None = None
+        # Flags that say that the model is in a GGUF file.
+        self._gguf_flags: list[str] = []
         # Members of JSON objects that were given one by one.
         self._members: dict[str, dict[str, Any]] = {}
         # By what was written, flags of ours and their values that it stands for.
@@ -95,6 +101,7 @@ class _Reader:
             if "--model" in found.flags:
                 raise UsageError(f"--model is given beside {self._model!r}: write one of them")
             found.arguments[:0] = ["--model", self._model]
+        self._settle_gguf()
         self._settle_tokenizer()
         self._settle_meant()
         for flag, members in self._members.items():
@@ -116,6 +123,10 @@ class _Reader:
             self._mode()
         elif name == "--tokenizer":
             self._found.changes.tokenizer = self._value(name)
+        elif name == GGUF_FILE:
+            self._gguf_file = self._value(name)
+        elif name in GGUF_FORMATS and self._left[:1] == [GGUF_FORMATS[name]]:
+            self._gguf_flags.append(f"{name} {self._value(name)}")
         elif name in CHANGING and name == positive:
             self._change(name)
         elif rule is not None and rule.fate is Fate.RENAMED:
@@ -207,6 +218,27 @@ class _Reader:
             raise UsageError(f"{flag} is {text!r}, but must be a JSON object")
         if value is not None:
             self._found.changes.overrides |= value if key is None else {key: value}
+
+    def _settle_gguf(self) -> None:
+        """Put a file's name behind the model's, and see that there is one where flags say so."""
+        arguments = self._found.arguments
+        at = arguments.index("--model") + 1 if "--model" in arguments else len(arguments)
+        if self._gguf_file is not None:
+            if at == len(arguments):
+                raise UsageError(f"{GGUF_FILE} is {self._gguf_file!r}, but there is no --model")
+            if names_gguf(arguments[at]):
+                raise UsageError(
+                    f"{GGUF_FILE} is {self._gguf_file!r}, but --model names a file as well: {arguments[at]}"
+                )
+            arguments[at] = with_gguf_file(arguments[at], self._gguf_file)
+        for flag in self._gguf_flags:
+            if at == len(arguments) or not names_gguf(arguments[at]):
+                model = arguments[at] if at < len(arguments) else "none"
+                raise UsageError(
+                    f"{flag} is for a GGUF file, but --model is {model}: write FOLDER/FILE.gguf or owner/name:FILE.gguf"
+                    f" there, or the file's name behind {GGUF_FILE}"
+                )
+            self._found.notes.append(f"{flag}: so it is, whether it is said or not")
 
     def _settle_tokenizer(self) -> None:
         """A model's own tokenizer changes nothing."""

@@ -46,7 +46,10 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "swap",
     ),
     "--load-format": no_effect(
-        "weights are read from safetensors", "auto", "safetensors", "bitsandbytes"
+        "weights are read from safetensors; gguf is taken beside a GGUF file",
+        "auto",
+        "safetensors",
+        "bitsandbytes",
     ),
     "--safetensors-load-strategy": no_effect(
         "weights are mapped, and read once", "lazy", "auto", "eager", "prefetch"
@@ -109,6 +112,7 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
     "--collect-detailed-traces": refused(_TRACES),
     "--show-hidden-metrics-for-version": no_effect("no metric is hidden", takes_value=True),
     "--disable-sliding-window": refused("windows are part of a model"),
+    "--gguf-file": same("the name of a file in the folder, or the repository, that --model names"),
     "--enable-lora": planned(
         "no adapters are served yet; merge one into a copy of the model, and serve that"
     ),
@@ -169,10 +173,6 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         "--quantization-config",
     ),
     (no_effect("no format that can be read is deprecated"), "--allow-deprecated-quantization"),
-    (
-        planned("weights are read from safetensors; take such a checkpoint"),
-        "--gguf-file",
-    ),
     (
         planned("no draft model speculates yet; leave it out, the tokens are the same"),
         "--speculative-config --speculative-model --num-speculative-tokens --speculative-draft-tensor-parallel-size"
@@ -333,6 +333,11 @@ CHANGING: Final[Mapping[str, str | None]] = {
     "--rope-theta": "rope_theta",
 }
 """Flags whose value is JSON for config.json: that of a key, or an object of keys."""
+
+GGUF_FILE: Final = "--gguf-file"
+
+GGUF_FORMATS: Final = {"--quantization": "gguf", "--load-format": "gguf"}
+"""Flags that name what a GGUF file is, and the value by which they do."""
 
 OBJECTS: Final = ("--default-chat-template-kwargs", "--override-generation-config")
 """Flags of ours whose value is a JSON object, of which vLLM also takes one member at a time: --flag.name value."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.model import is_gguf
 from pagemesh.models.resolve import resolve_model_path
 
 CONFIG: Final = "config.json"
@@ -55,6 +56,11 @@ def make_variant(model: str, changes: Changes, hub: HubConfig, cache: Path | Non
     changes. ConfigError when there is no such model or tokenizer, or no folder can be made.
     """
     folder = resolve_model_path(model, hub).absolute()
+    if is_gguf(folder):
+        raise ConfigError(
+            f"--model is {model!r}, a GGUF file, which has its tokenizer and its settings within: leave out --tokenizer,"
+            " --hf-overrides, --rope-scaling and --rope-theta"
+        )
     files = {path.name: path for path in folder.iterdir()}
     if changes.tokenizer is not None:
         files = {name: path for name, path in files.items() if not _is_of_tokenizer(path)}

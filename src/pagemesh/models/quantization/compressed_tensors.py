@@ -18,7 +18,7 @@ import torch
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import GroupInt
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.fp8 import fp8_packing, read_block
+from pagemesh.models.quantization.floats import fp8_packing, read_block
 from pagemesh.models.quantization.gptq import input_groups
 from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
 from pagemesh.models.quantization.interface import (

@@ -22,7 +22,10 @@ class PackedPart(NamedTuple):
 
     tensor: str  # its name in the checkpoint
     shape: tuple[int, ...]  # its shape there
-    dtypes: tuple[str, ...]  # the types that it may have, as safetensors names them
+    dtypes: tuple[str, ...]  # the types that it may have, as its file names them
+    is_blocks: bool = (
+        False  # whether it is taken as uint8 [blocks, bytes] of ggml's, as they lie in the file
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ _METHODS: Final = (
     "compressed-tensors",
     "fbgemm_fp8",
     "fp8",
+    "gguf",
     "gptq",
     "mxfp4",
     "torchao",

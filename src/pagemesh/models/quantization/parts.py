@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 import torch
 
 from pagemesh.errors import ConfigError
-from pagemesh.kernels.linear.weight import Plain, Quantised, Weight, stack_matrices, stack_rows
-from pagemesh.models.architectures.architecture import Place, Source
+from pagemesh.kernels.linear.weight import Quantised
+from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.awq import Awq
 from pagemesh.models.quantization.bitsandbytes import BitsAndBytes
 from pagemesh.models.quantization.compressed_tensors import CompressedTensors
-from pagemesh.models.quantization.fp8 import Fp8
+from pagemesh.models.quantization.floats import Fp8, Mxfp4
+from pagemesh.models.quantization.ggml import Ggml
 from pagemesh.models.quantization.gptq import Gptq
-from pagemesh.models.quantization.interface import Entries, Format, Packing, module_of
+from pagemesh.models.quantization.interface import (
+    Entries,
+    Format,
+    PackedPart,
+    Packing,
+    module_of,
+)
 from pagemesh.models.quantization.methods import Quantization
-from pagemesh.models.quantization.mxfp4 import Mxfp4
+from pagemesh.models.quantization.placing import in_order
 from pagemesh.models.quantization.torchao import TorchAo
 
 _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
@@ -29,6 +36,7 @@ _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
     "compressed-tensors": CompressedTensors.read,
     "fbgemm_fp8": Fp8.read,
     "fp8": Fp8.read,
+    "gguf": Ggml.read,
     "gptq": Gptq.read,
     "mxfp4": Mxfp4.read,
     "torchao": TorchAo.read,
@@ -92,7 +100,7 @@ class Packings:
         return list(shapes)
 
     def make(
-        self, source: Source, bring: Callable[[str], torch.Tensor], dtype: torch.dtype
+        self, source: Source, bring: Callable[[PackedPart], torch.Tensor], dtype: torch.dtype
     ) -> Quantised:
         """One of them, for rows of a type, with its rows in the parameter's order; `bring` gives a tensor where the
         weight shall be.
@@ -100,8 +108,8 @@ class Packings:
         Raises ConfigError for tensors that say nothing, and where an architecture changes a source's numbers.
         """
         packing = self._packings[source.tensor]
-        tensors = {role: bring(part.tensor) for role, part in packing.parts.items()}
-        return _in_order(packing.make(tensors, dtype), source, packing.rows)
+        tensors = {role: bring(part) for role, part in packing.parts.items()}
+        return in_order(packing.make(tensors, dtype), source, packing.rows)
 
     def first_tensor(self, source: Source) -> str:
         """Of those in the place of a source's, for messages."""
@@ -110,39 +118,6 @@ class Packings:
 
 NONE_PACKED: Final = Packings(None, (), {})
 """Of checkpoints that are not quantised."""
-
-
-def put_together(placed: Sequence[tuple[Place, Plain]]) -> Weight:
-    """A weight of its parts and their places: rows of a matrix, matrices of a stack, or rows of these."""
-    by_row: dict[int, list[tuple[tuple[int | slice, ...], Plain]]] = {}
-    for place, part in placed:
-        rows = place[-1] if place else None
-        begin = rows.start if isinstance(rows, slice) else 0
-        number = place[:-1] if isinstance(rows, slice) else place
-        by_row.setdefault(begin, []).append((number, part))
-    stacked = []
-    for _, parts in sorted(by_row.items(), key=lambda item: item[0]):
-        numbered = sorted(parts, key=lambda item: item[0])
-        is_stack = bool(numbered[0][0])
-        stacked.append(stack_matrices([p for _, p in numbered]) if is_stack else numbered[0][1])
-    return stack_rows(stacked)
-
-
-def _in_order(weight: Quantised, source: Source, rows: int) -> Quantised:
-    """With its rows in the parameter's order, if the source has another; `rows` is the dimension of the source's
-    shape that they are of. ConfigError where it does more than put them in order."""
-    if source.convert is None:
-        return weight
-    num_rows = source.shape[rows]
-    numbers = torch.arange(num_rows, device=weight.device)
-    order = source.convert(
-        numbers.view([-1 if d == rows else 1 for d in range(len(source.shape))])
-    ).flatten()
-    if order.dtype != torch.int64 or order.sort().values.tolist() != list(range(num_rows)):
-        raise ConfigError(
-            f"the tensor {source.tensor} is quantised, but this architecture changes its numbers"
-        )
-    return weight.take_rows(order)
 
 
 def _is_multiplied(source: Source) -> bool:

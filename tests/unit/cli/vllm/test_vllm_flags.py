@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,12 @@ from pagemesh.cli.vllm.adapt import Adapted, adapt, plain_number
 from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.flags import RULES
 from pagemesh.cli.vllm.rules import Fate, Kind, own_flags
-from pagemesh.config import SchedulerConfig
+from pagemesh.cli.vllm.variants import Changes, make_variant
+from pagemesh.config import HubConfig, SchedulerConfig
 from pagemesh.config.environment import API_KEY_VARIABLE
+from pagemesh.errors import ConfigError
 from tests.support.guide_commands import SERVERS
+from tests.unit.gguf.small_file import write_small
 from tools import vllm_flags
 
 GUIDES = [line.split(maxsplit=2)[2] for line in SERVERS if line.startswith("PROGRAM serve ")] + [
@@ -299,3 +303,40 @@ def test_an_image_says_where_to_listen_unless_a_flag_does(
     monkeypatch.setenv("PAGEMESH_HOST", "0.0.0.0")
     assert main(["serve", "m"]) == main(["serve", "m", "--host", "127.0.0.2"]) == 0
     assert [config.host for config in started] == ["0.0.0.0", "127.0.0.2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("FOLDER/a.gguf --quantization gguf", "FOLDER/a.gguf"),
+        ("--model owner/name --gguf-file a.Q4_K_M.gguf -q gguf", "owner/name:a.Q4_K_M.gguf"),
+        ("/folder/ --gguf-file=a.gguf --load-format=gguf", "/folder/a.gguf"),
+        ("chat=./folder --gguf-file a.gguf", "chat=./folder/a.gguf"),
+        ("owner/name:Q4_K_M --load-format gguf --quantization gguf", "owner/name:Q4_K_M"),
+    ],
+)
+def test_a_gguf_file_may_be_named_as_for_vllm(text: str, model: str) -> None:
+    assert served(text) == ["--model", model]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "owner/name --quantization gguf",
+            "--quantization gguf is for a GGUF file, but --model is owner/name: write FOLDER/FILE.gguf or"
+            " owner/name:FILE.gguf there, or the file's name behind --gguf-file",
+        ),
+        ("MODEL --load-format gguf", "--load-format gguf is for a GGUF file, but --model is MODEL: "),
+        ("a.gguf --gguf-file b.gguf", "--gguf-file is 'b.gguf', but --model names a file as well: a.gguf"),
+        ("--gguf-file b.gguf", "--gguf-file is 'b.gguf', but there is no --model"),
+    ],
+)  # fmt: skip
+def test_what_is_no_gguf_file_is_not_taken_for_one(text: str, message: str) -> None:
+    assert refusal(text).startswith(message)
+
+
+def test_a_gguf_file_keeps_its_tokenizer(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    with pytest.raises(ConfigError, match="a GGUF file, which has its tokenizer and its settings"):
+        make_variant(str(path), Changes(tokenizer="other"), HubConfig())

@@ -56,7 +56,7 @@ def test_an_unknown_method_is_named(tmp_path: Path, method: str | None, told: st
     message = refusal(folder)
     assert message == (
         f"{folder}/config.json names a checkpoint {told}, which cannot be read; those by awq, bitsandbytes,"
-        " compressed-tensors, fbgemm_fp8, fp8, gptq, mxfp4, torchao can"
+        " compressed-tensors, fbgemm_fp8, fp8, gguf, gptq, mxfp4, torchao can"
     )
 
 

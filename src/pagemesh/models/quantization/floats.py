@@ -1,8 +1,15 @@
-"""Floats of 8 bits with a scale for a matrix, for each row, or for blocks: `quant_method` `fp8` and `fbgemm_fp8`.
+"""Small floats with shared scales: of 8 bits, `quant_method` `fp8` and `fbgemm_fp8`, and of 4 bits, `mxfp4`.
 
-`weight` float8_e4m3fn [out, in], and beside it `weight_scale_inv`, of blocks, as DeepSeek (https://arxiv.org/abs/2412.19437)
-and transformers write it, or `weight_scale`, as vLLM's tools and FBGEMM do: what numbers are multiplied with, whatever
-the name. Activations stay as they are; scales for those (`input_scale`) are not read.
+FP8 has a scale for a matrix, for each row, or for blocks: `weight` float8_e4m3fn [out, in], and beside it
+`weight_scale_inv`, of blocks, as DeepSeek (https://arxiv.org/abs/2412.19437) and transformers write it, or `weight_scale`,
+as vLLM's tools and FBGEMM do: what numbers are multiplied with, whatever the name. Activations stay as they are; scales
+for those (`input_scale`) are not read.
+
+MXFP4 (OCP Microscaling Formats 1.0,
+https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf) is that of GPT-OSS: the stacked
+experts alone, 32 inputs to a scale, which is a power of two. `…_blocks` uint8 [experts, out, in / 32, 16] and `…_scales`
+uint8 [experts, out, in / 32], with outputs before inputs, where the same checkpoint in bfloat16 has them the other way
+round. Gates and ups alternate in both.
 """
 
 from __future__ import annotations
@@ -13,9 +20,16 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.linear.packed import ScaledFp8
+from pagemesh.kernels.linear.packed import Codebook, ScaledFp8
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.interface import FLOATS, Entries, PackedPart, Packing, module_of
+from pagemesh.models.quantization.interface import (
+    FLOATS,
+    Entries,
+    PackedPart,
+    Packing,
+    check_divides,
+    module_of,
+)
 
 _SCALES: Final = ("weight_scale_inv", "weight_scale")
 _UNREAD: Final = ("input_scale", "activation_scale", "input_scale_ub")
@@ -92,3 +106,47 @@ def fp8_packing(
         return ScaledFp8(dtype, tensors["numbers"], scales.contiguous(), group_size)
 
     return Packing(parts, make, tuple(unread))
+
+
+_GROUP: Final = 32
+_POSITIVE: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+TABLE: Final = (*_POSITIVE, *(-number for number in _POSITIVE))
+"""Of floats with 2 bits of exponent and 1 of mantissa (e2m1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """See `Format`. Experts are quantised where the checkpoint has no floats of them; matrices that are not stacked
+    never are."""
+
+    where: str
+    """The settings' place, for messages."""
+
+    @classmethod
+    def read(cls, config: ConfigJson) -> Mxfp4:
+        """Nothing is left open: `modules_to_not_convert` names what has floats."""
+        return cls(config.where)
+
+    def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
+        if tensor in entries or len(shape) != 3:
+            return None
+        num_experts, num_inputs, num_outputs = shape
+        check_divides(_GROUP, num_inputs, tensor, self.where)
+        groups = (num_experts, num_outputs, num_inputs // _GROUP)
+        parts = {
+            "codes": PackedPart(f"{tensor}_blocks", (*groups, _GROUP // 2), ("U8",)),
+            "scales": PackedPart(f"{tensor}_scales", groups, ("U8", "F8_E8M0")),
+        }
+        return Packing(parts, _make_mxfp4, rows=2)
+
+
+def _make_mxfp4(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Codebook:
+    # Exponents plus 127 (e8m0): they are kept as they are, at a byte for 32 numbers.
+    scales = tensors["scales"].view(torch.float8_e8m0fnu)
+    return Codebook(
+        dtype=dtype,
+        codes=tensors["codes"].flatten(-2),
+        scales=scales,
+        table=TABLE,
+        group_size=_GROUP,
+    )

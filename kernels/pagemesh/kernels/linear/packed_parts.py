@@ -1,0 +1,219 @@
+"""Packed weights in a processor's own order: panels of 32 columns, in parts of 128 inputs.
+
+A part begins with what its codes are multiplied with: rows of 32, one for each group of inputs. Behind that the codes
+lie in lines of 64 bytes, each for the 16 lanes of several vectors, which shifts alone bring into their lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from pagemesh.kernels.linear.packed import Codebook, GroupInt, Packed, ScaledFp8, unpack_halves
+
+COLUMNS: Final = 32
+PART_INPUTS: Final = 128
+"""16 KiB in float32, half of a first-level cache."""
+
+STEP_INPUTS: Final = 32
+"""Inputs are filled up to a multiple of these."""
+
+LINE_BYTES: Final = 64
+_LANES: Final = 16
+_MIN_GROUP: Final = 16
+_NUMBER_BYTES: Final = {
+    torch.float32: 4,
+    torch.float16: 2,
+    torch.bfloat16: 2,
+    torch.uint8: 1,
+    torch.int8: 1,
+    torch.float8_e8m0fnu: 1,
+}
+
+Order = Literal["singles", "pairs", "tiles"]
+"""How a part's numbers are to lie when they are unpacked: float32 of all columns, input by input; or bfloat16 of pairs
+of inputs, pair by pair, or by steps of 16 pairs with one half of the columns before the other."""
+
+
+class Rows(NamedTuple):
+    """Of a part, what is no codes."""
+
+    dtype: str
+    """By torch's name."""
+
+    offset: int
+    """Of the first row in a part, in bytes."""
+
+    row_bytes: int
+    number: int
+    """One for each group of the part, or one in all."""
+
+
+class PackedForm(NamedTuple):
+    """What code is compiled for."""
+
+    order: Order
+    dtype: str
+    """What the numbers are rounded to, by torch's name; bfloat16, but for singles."""
+
+    bits: Literal[4, 8]
+    group_inputs: int
+    """Inputs of a part that share a scale."""
+
+    scales: Rows
+    scale_units: Rows | None
+    zero_points: Rows | None
+    minimums: Rows | None
+    minimum_units: Rows | None
+
+    codes_offset: int
+    """Of the first line in a part, in bytes."""
+
+    centre: int
+    decode: Literal["int", "e4m3"] | tuple[float, ...]
+    """What a code stands for; or the table in which it is a place."""
+
+    @property
+    def line_inputs(self) -> int:
+        """Inputs of a line."""
+        return LINE_BYTES * 8 // self.bits // COLUMNS
+
+    @property
+    def part_bytes(self) -> int:
+        """Of a part that has all its inputs."""
+        return self.codes_offset + PART_INPUTS // self.line_inputs * LINE_BYTES
+
+
+class FormedRows(NamedTuple):
+    """A weight whose rows fill panels, and how they are packed."""
+
+    rows: Packed
+    form: PackedForm
+
+
+def form_of(weight: Packed, order: Order) -> PackedForm | None:
+    """How a weight is packed; None for one that is to be dense."""
+    group_size, num_inputs = _group_size(weight), weight.shape[-1]
+    is_row = group_size >= num_inputs
+    group = PART_INPUTS if is_row else min(group_size, PART_INPUTS)
+    if group < _MIN_GROUP or PART_INPUTS % group or (group_size % group and not is_row):
+        return None
+    if isinstance(weight, GroupInt) and weight.input_groups is not None:
+        return None
+    places: dict[str, Rows] = {}
+    end = 0
+    for name, table in _tables(weight).items():
+        if table.dtype not in _NUMBER_BYTES or (
+            name.endswith("units") and _run(weight, table) % PART_INPUTS
+        ):
+            return None
+        number = 1 if name.endswith("units") else PART_INPUTS // group
+        row_bytes = COLUMNS * _NUMBER_BYTES[table.dtype]
+        places[name] = Rows(str(table.dtype).removeprefix("torch."), end, row_bytes, number)
+        end += -(-number * row_bytes // LINE_BYTES) * LINE_BYTES
+    return PackedForm(
+        order=order,
+        dtype=str(weight.dtype).removeprefix("torch."),
+        bits=_bits(weight),
+        group_inputs=group,
+        scales=places["scales"],
+        scale_units=places.get("scale_units"),
+        zero_points=places.get("zero_points"),
+        minimums=places.get("minimums"),
+        minimum_units=places.get("minimum_units"),
+        codes_offset=end,
+        centre=weight.centre if isinstance(weight, GroupInt) else 0,
+        decode=_decode(weight),
+    )
+
+
+def pack(weight: Packed, form: PackedForm) -> torch.Tensor:
+    """[out, in], out a multiple of 32 → uint8 [panels, bytes]; inputs are filled up with what gives finite numbers."""
+    codes = functional.pad(_codes(weight), (0, -weight.shape[-1] % STEP_INPUTS))
+    num_inputs = codes.shape[1]
+    lines = _lines(codes.view(-1, COLUMNS, num_inputs), form)
+    per_part = PART_INPUTS // form.line_inputs
+    pieces: list[torch.Tensor] = []
+    for part in range(-(-num_inputs // PART_INPUTS)):
+        pieces += _head(weight, form, part)
+        pieces.append(lines[:, part * per_part : (part + 1) * per_part].flatten(1))
+    return torch.cat(pieces, 1)
+
+
+def _lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
+    """uint8 [panels, 32, in] → [panels, lines, 64]."""
+    num_panels, _, num_inputs = codes.shape
+    if form.order == "singles":
+        vectors = codes.transpose(1, 2).reshape(num_panels, -1, _LANES)
+    else:
+        # A quarter of the columns with both inputs of a pair in each vector.
+        quarters = codes.view(num_panels, 4, COLUMNS // 4, num_inputs // 2, 2)
+        vectors = quarters.permute(0, 3, 1, 2, 4).reshape(num_panels, -1, _LANES)
+    of_lane = vectors.view(num_panels, -1, 32 // form.bits, _LANES).transpose(2, 3)
+    if form.bits == 4:
+        of_lane = of_lane[..., ::2] | of_lane[..., 1::2] << 4
+    return of_lane.reshape(num_panels, -1, LINE_BYTES)
+
+
+def _head(weight: Packed, form: PackedForm, part: int) -> Iterator[torch.Tensor]:
+    """What a part of all panels begins with, uint8 [panels, bytes] one after the other."""
+    first_input = part * PART_INPUTS
+    for name, table in _tables(weight).items():
+        number = 1 if name.endswith("units") else PART_INPUTS // form.group_inputs
+        first = min(first_input // _run(weight, table), table.shape[1] - 1)
+        # torch fills up no floats of 8 bits.
+        table = table.view(torch.uint8) if table.dtype == torch.float8_e8m0fnu else table
+        rows = table[:, first : first + number].view(
+            -1, COLUMNS, min(number, table.shape[1] - first)
+        )
+        rows = functional.pad(rows.transpose(1, 2), (0, 0, 0, number - rows.shape[2]))
+        raw = rows.contiguous().view(torch.uint8).flatten(1)
+        yield functional.pad(raw, (0, -raw.shape[1] % LINE_BYTES))
+
+
+def _group_size(weight: Packed) -> int:
+    assert isinstance(weight, GroupInt | Codebook | ScaledFp8)
+    return weight.group_size
+
+
+def _codes(weight: Packed) -> torch.Tensor:
+    """A byte for each, [out, in]."""
+    if isinstance(weight, ScaledFp8):
+        return weight.numbers.view(torch.uint8)
+    assert isinstance(weight, GroupInt | Codebook)
+    return weight.codes if _bits(weight) == 8 else unpack_halves(weight.codes)
+
+
+def _decode(weight: Packed) -> Literal["int", "e4m3"] | tuple[float, ...]:
+    if isinstance(weight, Codebook):
+        return weight.table
+    return "int" if isinstance(weight, GroupInt) else "e4m3"
+
+
+def _bits(weight: Packed) -> Literal[4, 8]:
+    if isinstance(weight, GroupInt):
+        return weight.bits
+    return 4 if isinstance(weight, Codebook) else 8
+
+
+def _tables(weight: Packed) -> Mapping[str, torch.Tensor]:
+    """What codes are multiplied with, [out, runs of inputs], by name and in the order of a part."""
+    assert isinstance(weight, GroupInt | Codebook | ScaledFp8)
+    if not isinstance(weight, GroupInt):
+        return {"scales": weight.scales}
+    tables = {
+        "scales": weight.scales,
+        "scale_units": weight.scale_units,
+        "zero_points": weight.zero_points,
+        "minimums": weight.minimums,
+        "minimum_units": weight.minimum_units,
+    }
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def _run(weight: Packed, table: torch.Tensor) -> int:
+    """Inputs that share one of its numbers."""
+    return -(-weight.shape[-1] // table.shape[1])

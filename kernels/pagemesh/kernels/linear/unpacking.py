@@ -1,0 +1,242 @@
+"""Makes numbers of a part of a packed panel, as they would lie there in a dense one.
+
+What comes out is the bits of `Packed.dense()`: scale · code - offset is rounded once to float32, which is what several
+roundings give as well wherever the products before it are exact, and once more to bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
+from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter, fetch
+from pagemesh.kernels.jit.pair_dots import round_to_bfloat16, round_to_pairs
+from pagemesh.kernels.linear.packed_parts import (
+    COLUMNS,
+    LINE_BYTES,
+    PART_INPUTS,
+    STEP_INPUTS,
+    PackedForm,
+    Rows,
+)
+
+_AVX512 = (CpuIsa.AVX512, CpuIsa.AVX512_BF16, CpuIsa.AMX)
+_STEP_PAIRS = STEP_INPUTS // 2
+
+
+class PartTables:
+    """What a group's codes are multiplied with, and what is added, as vectors."""
+
+    def __init__(self, e: Emitter, form: PackedForm) -> None:
+        self._e = e
+        self._form = form
+
+    def of(
+        self, part: ir.Value, group: ir.Value
+    ) -> tuple[Sequence[ir.Value], Sequence[ir.Value] | None]:
+        """What the vectors of a group's codes are multiplied with, and what is added, by turns."""
+        e, b, form = self._e, self._e.builder, self._form
+        scales = self._product(part, group, form.scales, form.scale_units)
+        offsets: list[ir.Value] | None = None
+        if form.zero_points is not None:
+            zeros = self._row(part, group, form.zero_points)
+            offsets = [b.fneg(b.fmul(*pair)) for pair in zip(scales, zeros, strict=True)]
+        elif form.centre:
+            offsets = [b.fmul(each, e.splat(-float(form.centre))) for each in scales]
+        if form.minimums is not None:
+            minimums = self._product(part, group, form.minimums, form.minimum_units)
+            offsets = [b.fneg(each) for each in minimums]
+        return self._spread(scales), offsets and self._spread(offsets)
+
+    def _product(
+        self, part: ir.Value, group: ir.Value, numbers: Rows, units: Rows | None
+    ) -> list[ir.Value]:
+        values = self._row(part, group, numbers)
+        if units is None:
+            return values
+        factors = self._row(part, group, units)
+        return [
+            self._e.builder.fmul(value, factor)
+            for value, factor in zip(values, factors, strict=True)
+        ]
+
+    def _row(self, part: ir.Value, group: ir.Value, rows: Rows) -> list[ir.Value]:
+        """Floats of both halves of the columns."""
+        e, b = self._e, self._e.builder
+        place = e.int64(rows.offset)
+        if rows.number > 1:
+            place = b.add(place, b.mul(group, e.int64(rows.row_bytes)))
+        half_bytes = rows.row_bytes // 2
+        halves = [e.at(part, b.add(place, e.int64(half * half_bytes))) for half in range(2)]
+        return [self._floats(half, rows.dtype) for half in halves]
+
+    def _floats(self, address: ir.Value, dtype: str) -> ir.Value:
+        """16 numbers in a row's type, as floats."""
+        b = self._e.builder
+        if dtype in ELEMENT_TYPES:
+            typed = b.bitcast(address, ELEMENT_TYPES[dtype].as_pointer())
+            return load_elements(self._e, typed, dtype)
+        numbers = b.load(b.bitcast(address, ir.VectorType(I8, LANES).as_pointer()))
+        numbers.align = 1
+        if dtype == "float8_e8m0fnu":
+            exponents = b.zext(numbers, VEC_I32)
+            is_least = b.icmp_signed("==", exponents, _all(0))
+            # 2^-127, which has no leading one.
+            raw = b.select(is_least, _all(1 << 22), b.shl(exponents, _all(23)))
+            return b.bitcast(raw, VEC)
+        widen = b.zext if dtype == "uint8" else b.sext
+        return b.sitofp(widen(numbers, VEC_I32), VEC)
+
+    def _spread(self, halves: Sequence[ir.Value]) -> list[ir.Value]:
+        """As the lanes of vectors lie: by halves of the columns, or by quarters with two of each."""
+        if self._form.order == "singles":
+            return list(halves)
+        return [
+            self._e.shuffle(half, half, [first + lane // 2 for lane in range(LANES)])
+            for half in halves
+            for first in (0, LANES // 2)
+        ]
+
+
+class Unpacking:
+    """Emits it for one form of weights."""
+
+    def __init__(self, e: Emitter, form: PackedForm) -> None:
+        self._e = e
+        self._form = form
+        self._part_tables = PartTables(e, form)
+
+    def part_place(self, first_input: ir.Value) -> ir.Value:
+        """Where in a panel the part begins, in bytes, that begins with this input."""
+        b, e = self._e.builder, self._e
+        return b.mul(b.sdiv(first_input, e.int64(PART_INPUTS)), e.int64(self._form.part_bytes))
+
+    def panel_bytes(self, num_inputs: ir.Value) -> ir.Value:
+        """Of a panel with so many inputs."""
+        e, b, form = self._e, self._e.builder, self._form
+        num_parts = b.sdiv(b.add(num_inputs, e.int64(PART_INPUTS - 1)), e.int64(PART_INPUTS))
+        num_lines = b.sdiv(num_inputs, e.int64(form.line_inputs))
+        heads = b.mul(num_parts, e.int64(form.codes_offset))
+        return b.add(heads, b.mul(num_lines, e.int64(LINE_BYTES)))
+
+    def emit(self, part: ir.Value, ahead: ir.Value, num_inputs: ir.Value, target: ir.Value) -> None:
+        """From the addresses of a part, and of what is to be fetched meanwhile: the same part of the next panel."""
+        e, b, form = self._e, self._e.builder, self._form
+        self._fetch(ahead, e.int64(0), form.codes_offset)
+        group_lines = form.group_inputs // form.line_inputs
+        num_lines = b.sdiv(num_inputs, e.int64(form.line_inputs))
+        num_groups = b.sdiv(b.add(num_lines, e.int64(group_lines - 1)), e.int64(group_lines))
+        with e.loop(e.int64(0), num_groups) as group:
+            scales, offsets = self._part_tables.of(part, group)
+            first = b.mul(group, e.int64(group_lines))
+            last = b.add(first, e.int64(group_lines))
+            last = b.select(b.icmp_signed("<", last, num_lines), last, num_lines)
+            with e.loop(first, last) as line:
+                place = b.add(b.mul(line, e.int64(LINE_BYTES)), e.int64(form.codes_offset))
+                self._fetch(ahead, place, LINE_BYTES)
+                vectors = self._line(e.at(part, place), scales, offsets)
+                self._store(vectors, line, target)
+
+    def _line(
+        self, address: ir.Value, scales: Sequence[ir.Value], offsets: Sequence[ir.Value] | None
+    ) -> list[ir.Value]:
+        """Its vectors, as floats that are not rounded to bfloat16 yet."""
+        e, b, bits = self._e, self._e.builder, self._form.bits
+        lanes = b.load(b.bitcast(address, VEC_I32.as_pointer()))
+        lanes.align = 64
+        vectors = []
+        for number in range(32 // bits):
+            shift = ir.Constant(VEC_I32, [bits * number] * LANES)
+            value = self._decoded(b.lshr(lanes, shift) if number else lanes)
+            scale = scales[number % len(scales)]
+            if offsets is None:
+                vectors.append(b.fmul(scale, value))
+            else:
+                vectors.append(e.fma(scale, value, offsets[number % len(offsets)]))
+        return vectors
+
+    def _decoded(self, shifted: ir.Value) -> ir.Value:
+        """What the lowest bits of each lane stand for."""
+        e, b, form = self._e, self._e.builder, self._form
+        codes = b.and_(shifted, _all((1 << form.bits) - 1))
+        if form.decode == "e4m3":
+            return self._float(codes)
+        if form.bits == 8:
+            return b.sitofp(codes, VEC)
+        if current_isa() in _AVX512:
+            # By the lowest four bits of each lane: in one instruction, where masking and converting are two.
+            table = ir.Constant(VEC, list(self._entries()))
+            return e.intrinsic("llvm.x86.avx512.permvar.sf.512", VEC, table, shifted)
+        return b.sitofp(codes, VEC) if form.decode == "int" else self._looked_up(codes)
+
+    def _entries(self) -> Sequence[float]:
+        decode = self._form.decode
+        return decode if isinstance(decode, tuple) else [float(code) for code in range(16)]
+
+    def _float(self, codes: ir.Value) -> ir.Value:
+        """Of 8 bits; those without a leading one are whole numbers: as floats they would take very long."""
+        e, b = self._e, self._e.builder
+        magnitude = b.and_(codes, _all(0x7F))
+        moved = b.add(b.shl(magnitude, _all(20)), _all(120 << 23))
+        small = b.fmul(b.sitofp(magnitude, VEC), e.splat(2.0**-9))
+        is_small = b.icmp_signed("<", magnitude, _all(8))
+        value = b.select(is_small, b.bitcast(small, VEC_I32), moved)
+        sign = b.shl(b.and_(codes, _all(0x80)), _all(24))
+        return b.bitcast(b.or_(value, sign), VEC)
+
+    def _looked_up(self, codes: ir.Value) -> ir.Value:
+        """Entry by entry: processors without an instruction for it."""
+        b = self._e.builder
+        values = self._e.splat(0.0)
+        for number, entry in enumerate(self._entries()):
+            is_it = b.icmp_signed("==", codes, _all(number))
+            values = b.select(is_it, self._e.splat(entry), values)
+        return values
+
+    def _store(self, vectors: Sequence[ir.Value], line: ir.Value, target: ir.Value) -> None:
+        e, b, form = self._e, self._e.builder, self._form
+        if form.order == "singles":
+            place = b.mul(line, e.int64(len(vectors) * LANES))
+            for number, vector in enumerate(vectors):
+                own = e.at(target, b.add(place, e.int64(number * LANES)))
+                e.store(self._rounded(vector), own, 64)
+            return
+        halves = [round_to_pairs(e, *vectors[at : at + 2]) for at in range(0, len(vectors), 2)]
+        num_pairs = len(halves) // 2
+        for number, pairs in enumerate(halves):
+            pair = b.add(b.mul(line, e.int64(num_pairs)), e.int64(number // 2))
+            e.store(pairs, e.at(target, self._pair_place(pair, number % 2)), 64)
+
+    def _rounded(self, vector: ir.Value) -> ir.Value:
+        """As a dense weight's numbers are, in float32 again."""
+        b = self._e.builder
+        match self._form.dtype:
+            case "bfloat16":
+                return round_to_bfloat16(self._e, vector)
+            case "float16":
+                return b.fpext(b.fptrunc(vector, ir.VectorType(ir.HalfType(), LANES)), VEC)
+            case _:
+                return vector
+
+    def _pair_place(self, pair: ir.Value, half: int) -> ir.Value:
+        """Of 16 columns with a pair of inputs, in elements."""
+        e, b = self._e, self._e.builder
+        if self._form.order == "pairs":
+            return b.add(b.mul(pair, e.int64(2 * COLUMNS)), e.int64(half * COLUMNS))
+        # Steps of 16 pairs, in each the halves of the columns.
+        step, own = b.sdiv(pair, e.int64(_STEP_PAIRS)), b.srem(pair, e.int64(_STEP_PAIRS))
+        row = b.add(b.mul(step, e.int64(2 * _STEP_PAIRS)), b.add(own, e.int64(half * _STEP_PAIRS)))
+        return b.mul(row, e.int64(COLUMNS))
+
+    def _fetch(self, ahead: ir.Value, place: ir.Value, num_bytes: int) -> None:
+        """Into the second-level cache, so many bytes from a place on."""
+        e, b = self._e, self._e.builder
+        for offset in range(0, num_bytes, LINE_BYTES):
+            fetch(e, e.at(ahead, b.add(place, e.int64(offset))))
+
+
+def _all(number: int) -> ir.Constant:
+    return ir.Constant(VEC_I32, [number] * LANES)

@@ -1,0 +1,97 @@
+"""A weight in the panels of vectors, and how its matmuls are shared among threads."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import torch
+from torch.nn import functional
+
+from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.jit.parallel import run_parallel
+from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, pack
+from pagemesh.kernels.linear.panel_kernel import (
+    ARGUMENTS,
+    CHUNK_ROWS,
+    PanelVariant,
+    compile_panels,
+)
+from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.prepared_rows import widen, with_zeros
+from pagemesh.kernels.packed_weights import place_packed
+
+_MIN_SHARED_PRODUCTS: Final = 1 << 17
+"""Multiplications from which on threads share them: below, waking the others takes as long as they save."""
+
+_Arguments = ctypes.c_int64 * len(ARGUMENTS)
+
+
+class VectorPanels:
+    """`Panels` of vectors."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor | FormedRows,
+        bias: torch.Tensor,
+        num_columns: int,
+        gate: Gate | None,
+        *,
+        uses_dots: bool,
+    ) -> None:
+        self._num_columns = num_columns
+        self._bias = bias
+        self._uses_dots = uses_dots
+        rows, form = weight if isinstance(weight, FormedRows) else (weight, None)
+        num_rows, self._num_inputs = rows.shape
+        self._dtype = rows.dtype
+        self._num_panels = num_rows // COLUMNS
+        name = str(self._dtype).removeprefix("torch.")
+        self._function = compile_panels(PanelVariant(name, uses_dots, gate, form))
+        inputs_per_step = 2 if self._dtype == torch.bfloat16 else 1
+        # Inputs that fill no step have company of zeros.
+        self._num_padded = -self._num_inputs % (inputs_per_step if form is None else STEP_INPUTS)
+        num_inputs = self._num_inputs + self._num_padded
+        if isinstance(weight, torch.Tensor):
+            self._num_steps = num_inputs // inputs_per_step
+            steps = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
+            steps = steps.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
+            self._weight = place_packed(steps.transpose(1, 2).contiguous())
+        else:
+            self._num_steps = num_inputs // 2 if uses_dots else num_inputs
+            self._weight = place_packed(pack(*weight))
+
+    def multiply(
+        self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
+    ) -> None:
+        """See `Panels.multiply`."""
+        inputs = self._as_multiplied(inputs)
+        if residual is not None and residual.stride(1) != 1:
+            residual = residual.contiguous()
+        num_rows = inputs.shape[0]
+        num_chunks = -(-num_rows // CHUNK_ROWS)
+        arguments = _Arguments(
+            0,
+            self._num_panels * num_chunks,
+            num_chunks,
+            num_rows,
+            self._num_steps,
+            self._num_columns,
+            self._weight.data_ptr(),
+            self._bias.data_ptr(),
+            inputs.data_ptr(),
+            inputs.stride(0),
+            output.data_ptr(),
+            output.stride(0),
+            0 if residual is None else residual.data_ptr(),
+            0 if residual is None else residual.stride(0),
+        )
+        num_products = num_rows * self._num_columns * self._num_inputs
+        num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
+        run_parallel(self._function, arguments, num_threads)
+
+    def _as_multiplied(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Of the kernel's type, a row's elements side by side."""
+        inputs = inputs if inputs.stride(1) == 1 else inputs.contiguous()
+        inputs = with_zeros(inputs, self._num_padded)
+        return inputs if self._uses_dots else widen(inputs)

@@ -1,0 +1,188 @@
+"""From a GGUF file's metadata to what config.json would say of the same model.
+
+The architectures' own readers take it from there, so that what they cannot express is refused as for any folder. Keys of
+metadata that nobody reads are refused as well, unless they say nothing: a setting that is new must not be passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from pagemesh.errors import ConfigError
+from pagemesh.gguf.keys import Keys
+from pagemesh.gguf.model import GgufModel
+from pagemesh.gguf.rope import rope_settings
+
+Config = dict[str, Any]
+
+_POOLING_LAST: Final = 3
+_SOFTMAX: Final = 1
+_SOFTMAX_OF_CHOSEN: Final = 3
+"""Kinds of pooling and of gates, as llama.cpp numbers them."""
+
+
+class _Family(NamedTuple):
+    """How one of llama.cpp's architectures is called here, and what it has beside what all have."""
+
+    name: Callable[[Keys], str]
+    """As in config.json's `architectures`."""
+    own: Callable[[Keys, Config], Mapping[str, Any]]
+    """Its own settings, from the keys and what is known already."""
+
+
+def config_json(model: GgufModel) -> Config:
+    """What config.json would hold; ConfigError by key and value for what pagemesh cannot do."""
+    architecture = model.metadata.get("general.architecture")
+    family = _FAMILIES.get(str(architecture))
+    if family is None:
+        raise ConfigError(
+            f"{model.path} has general.architecture = {architecture!r}, but pagemesh runs of GGUF files"
+            f" {', '.join(_FAMILIES)}"
+        )
+    keys = Keys(model, str(architecture))
+    config = _common(keys)
+    config |= {"architectures": [family.name(keys)], **family.own(keys, config)}
+    config["rope_parameters"] = rope_settings(keys, config)
+    keys.refuse_rest()
+    return config
+
+
+def _common(keys: Keys) -> Config:
+    tensors = keys.model.tensors
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ConfigError(f"{keys.model.path} lacks the tensor token_embd.weight of two dimensions")
+    layers = keys.integer("block_count")
+    if layers > len(tensors):
+        raise keys.bad("block_count", f"at most its number of tensors, {len(tensors)}")
+    heads = keys.integer("attention.head_count")
+    hidden = keys.integer("embedding_length")
+    head_dim = keys.integer("attention.key_length", hidden // max(heads, 1))
+    keys.require("attention.value_length", (head_dim,))
+    keys.require("attention.causal", (True,))
+    keys.require("pooling_type", (0, _POOLING_LAST))
+    # Facts of training, of the file, or repeated by a tensor's shape.
+    for key in ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned"):
+        keys.get(key)
+    return {
+        "vocab_size": embedding.shape[0],
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "quantization_config": {"quant_method": "gguf"},
+        # Whatever the blocks are made of, they are computed with in this type unless --dtype says otherwise.
+        "dtype": "bfloat16",
+        "num_hidden_layers": layers,
+        "max_position_embeddings": keys.integer("context_length"),
+        "hidden_size": hidden,
+        "intermediate_size": keys.integer("feed_forward_length", 0) or None,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys.integer("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+    }
+
+
+def _llama(keys: Keys, config: Config) -> Mapping[str, Any]:
+    """Llama, Mistral and Mixtral."""
+    has_bias = "blk.0.attn_q.bias" in keys.model.tensors
+    own = {"attention_bias": has_bias, "mlp_bias": "blk.0.ffn_gate.bias" in keys.model.tensors}
+    return own | (_experts(keys) if keys.integer("expert_count", 0) else {})
+
+
+def _experts(keys: Keys, gate: int = _SOFTMAX) -> Config:
+    """How many there are and are used; the router's tensor says it as well, and counts."""
+    count = keys.integer("expert_count")
+    router = keys.model.tensors.get("blk.0.ffn_gate_inp.weight")
+    if router is not None and router.shape[0] != count:
+        raise keys.bad("expert_count", f"{router.shape[0]}, as {router.name} has it")
+    if count > len(keys.model.tensors) and router is None:
+        raise keys.bad("expert_count", "the number of rows of blk.0.ffn_gate_inp.weight")
+    keys.require("expert_gating_func", (gate,))
+    keys.require("expert_weights_scale", (0.0, 1.0))
+    return {"num_local_experts": count, "num_experts_per_tok": keys.integer("expert_used_count")}
+
+
+def _rows(keys: Keys, tensor: str, key: str) -> int:
+    """Rows of a layer's matrix, as a key says or, without one, the first layer's tensor."""
+    found = keys.model.tensors.get(f"blk.0.{tensor}.weight")
+    return keys.integer(key, 0) or (0 if found is None else found.shape[-2])
+
+
+def _qwen_experts(keys: Keys, *, normalizes: bool) -> Config:
+    return _experts(keys) | {
+        "moe_intermediate_size": _rows(keys, "ffn_gate_exps", "expert_feed_forward_length"),
+        # llama.cpp's graph says it, where the key does not.
+        "norm_topk_prob": keys.flag("expert_weights_norm", normalizes),
+    }
+
+
+def _qwen2_moe(keys: Keys, config: Config) -> Mapping[str, Any]:
+    keys.require("expert_shared_count", (1,))
+    shared = _rows(keys, "ffn_gate_shexp", "expert_shared_feed_forward_length")
+    moe = _qwen_experts(keys, normalizes=False)
+    size = {"intermediate_size": config["intermediate_size"] or moe["moe_intermediate_size"]}
+    return moe | size | {"shared_expert_intermediate_size": shared}
+
+
+def _qwen3_moe(keys: Keys, config: Config) -> Mapping[str, Any]:
+    moe = _qwen_experts(keys, normalizes=True)
+    return moe | {"intermediate_size": config["intermediate_size"] or moe["moe_intermediate_size"]}
+
+
+def _phi3(keys: Keys, config: Config) -> Mapping[str, Any]:
+    return {"sliding_window": keys.integer("attention.sliding_window", 0) or None}
+
+
+def _gemma(keys: Keys, config: Config, num_layers_of_27b: int) -> Config:
+    """The scale of scores is no key: llama.cpp knows the one model by its layers that has another."""
+    size = config["head_dim"]
+    if config["num_hidden_layers"] == num_layers_of_27b:
+        size = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "query_pre_attn_scalar": size,
+        "sliding_window": keys.integer("attention.sliding_window", 4096) or None,
+        "final_logit_softcapping": keys.number("final_logit_softcapping", 0) or None,
+    }
+
+
+def _gemma2(keys: Keys, config: Config) -> Mapping[str, Any]:
+    cap = keys.number("attn_logit_softcapping", 0) or None
+    return _gemma(keys, config, 46) | {"attn_logit_softcapping": cap}
+
+
+def _gemma3(keys: Keys, config: Config) -> Mapping[str, Any]:
+    pattern = keys.get("attention.sliding_window_pattern")
+    own = _gemma(keys, config, 62)
+    if isinstance(pattern, memoryview):
+        types = ("full_attention", "sliding_attention")
+        return own | {"layer_types": [types[bool(slides)] for slides in pattern]}
+    return own | {"sliding_window_pattern": keys.integer("attention.sliding_window_pattern", 6)}
+
+
+def _gpt_oss(keys: Keys, config: Config) -> Mapping[str, Any]:
+    return _experts(keys, _SOFTMAX_OF_CHOSEN) | {
+        "intermediate_size": _rows(keys, "ffn_gate_exps", "expert_feed_forward_length"),
+        "sliding_window": keys.integer("attention.sliding_window", 128),
+    }
+
+
+def _nothing(keys: Keys, config: Config) -> Mapping[str, Any]:
+    return {}
+
+
+def _llama_name(keys: Keys) -> str:
+    return "MixtralForCausalLM" if keys.integer("expert_count", 0) else "LlamaForCausalLM"
+
+
+_FAMILIES: Final[Mapping[str, _Family]] = {
+    "llama": _Family(_llama_name, _llama),
+    "qwen2": _Family(lambda _: "Qwen2ForCausalLM", _nothing),
+    "qwen2moe": _Family(lambda _: "Qwen2MoeForCausalLM", _qwen2_moe),
+    "qwen3": _Family(lambda _: "Qwen3ForCausalLM", _nothing),
+    "qwen3moe": _Family(lambda _: "Qwen3MoeForCausalLM", _qwen3_moe),
+    "phi3": _Family(lambda _: "Phi3ForCausalLM", _phi3),
+    "gemma2": _Family(lambda _: "Gemma2ForCausalLM", _gemma2),
+    "gemma3": _Family(lambda _: "Gemma3ForCausalLM", _gemma3),
+    "gpt-oss": _Family(lambda _: "GptOssForCausalLM", _gpt_oss),
+}
+"""By llama.cpp's names."""

@@ -1,0 +1,104 @@
+"""Reads a model's metadata key by key, with errors that name file, key and value; knows which keys nobody has read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pagemesh.errors import ConfigError
+from pagemesh.gguf.model import GgufModel
+
+
+class Keys:
+    """The keys that begin alike: those of an architecture, of the tokenizer, or general ones."""
+
+    def __init__(self, model: GgufModel, prefix: str) -> None:
+        self.model = model
+        self._prefix = f"{prefix}."
+        self._read: set[str] = set()
+
+    def get(self, key: str) -> Any:
+        """The raw value; None when it is absent."""
+        self._read.add(key)
+        return self.model.metadata.get(self._prefix + key)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """An integer that is not negative, or the one that an array has throughout."""
+        value = self.get(key)
+        if isinstance(value, Sequence | memoryview) and not isinstance(value, str):
+            values = set(value)
+            if len(values) != 1:
+                raise self.bad(key, "one number for all layers: nothing else is supported")
+            (value,) = values
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or value < 0:
+            raise self.bad(key, "an integer that is not negative")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise self.bad(key, "a number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.get(key)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise self.bad(key, "true or false")
+        return value
+
+    def text(self, key: str) -> str | None:
+        """A string; None when it is absent."""
+        value = self.get(key)
+        if value is not None and type(value) is not str:
+            raise self.bad(key, "a string")
+        return value
+
+    def texts(self, key: str) -> Sequence[str]:
+        """An array of strings; the key must be there."""
+        value = self.get(key)
+        if isinstance(value, str | memoryview) or not isinstance(value, Sequence):
+            raise self.bad(key, "an array of strings")
+        return value
+
+    def numbers(self, key: str, length: int) -> Sequence[Any]:
+        """An array of so many numbers; the key must be there."""
+        value = self.get(key)
+        if not isinstance(value, memoryview) or len(value) != length:
+            raise self.bad(key, f"an array of {length} numbers")
+        return value.tolist()
+
+    def require(self, key: str, supported: Iterable[object]) -> None:
+        """Refuse a model whose setting, when it is there at all, is not among the supported ones."""
+        value = self.get(key)
+        wanted = tuple(supported)
+        if value is not None and value not in wanted:
+            raise self.bad(key, f"{' or '.join(map(str, wanted))}: nothing else is supported")
+
+    def refuse_rest(self) -> None:
+        """Refuse a key that nobody has read, unless it says nothing: 0, false or an empty text."""
+        for key in self.model.metadata:
+            own = key.removeprefix(self._prefix)
+            if own != key and own not in self._read and self.get(own) not in (0, ""):
+                raise self.bad(own, "absent: what it asks for is not supported")
+
+    def bad(self, key: str, expected: str) -> ConfigError:
+        """The error for a value that cannot be used."""
+        value = self.get(key)
+        if value is None:
+            return ConfigError(f"{self.model.path} lacks the key {self._prefix}{key}: {expected}")
+        if isinstance(value, Sequence | memoryview) and not isinstance(value, str):
+            shown = f"an array of {len(value)} values"
+        else:
+            shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:80]}…"
+        return ConfigError(
+            f"{self.model.path} has {self._prefix}{key} = {shown}, but it must be {expected}"
+        )

@@ -1,0 +1,82 @@
+"""How texts are cut before byte-level BPE: what `tokenizer.ggml.pre` names, as the `tokenizers` library has it.
+
+Expressions are those of the models' own tokenizer.json; llama.cpp has them in other words (its `llama-vocab.cpp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+_ENDINGS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_WORDS: Final = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}NUMBERS| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_REST}"
+_LLAMA3: Final = _WORDS.replace("NUMBERS", "{1,3}")
+_QWEN2: Final = _WORDS.replace("NUMBERS", "")
+
+_BEGIN: Final = r"[^\r\n\p{L}\p{N}]?"
+_UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SIGNS: Final = rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*{_REST}"
+_GPT4O: Final = rf"{_BEGIN}{_UPPER}*{_LOWER}+{_ENDINGS}?|{_BEGIN}{_UPPER}+{_LOWER}*{_ENDINGS}?|\p{{N}}{{1,3}}{_SIGNS}"
+_TEKKEN: Final = rf"{_BEGIN}{_UPPER}*{_LOWER}+|{_BEGIN}{_UPPER}+{_LOWER}*|\p{{N}}{_SIGNS}"
+
+
+class PreTokenizer(NamedTuple):
+    """How a kind of tokenizer cuts, and what else differs between kinds."""
+
+    expressions: tuple[str, ...]
+    """Each cuts what the one before has left."""
+
+    adds_begin: bool = False
+    """Whether texts begin with the token for it where the file does not say."""
+
+    ignores_merges: bool = False
+    """Whether a word that is a token is taken whole."""
+
+    normalizes: bool = False
+    """Whether texts are brought into Unicode's form C."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As tokenizer.json has them."""
+        cuts = [
+            {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+            for each in self.expressions
+        ]
+        bytes_ = {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": False,
+            "use_regex": False,
+        }
+        return {"type": "Sequence", "pretokenizers": [*cuts, bytes_]}
+
+
+_DIGITS_APART: Final = PreTokenizer((r"\p{N}", _GPT2))
+_LIKE_LLAMA3: Final = PreTokenizer((_LLAMA3,), adds_begin=True, ignores_merges=True)
+_LIKE_QWEN2: Final = PreTokenizer((_QWEN2,), normalizes=True)
+
+PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
+    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+    "gpt-2": PreTokenizer((_GPT2,)),
+    "smollm": _DIGITS_APART,
+    "starcoder": _DIGITS_APART,
+    "refact": _DIGITS_APART,
+    "command-r": _DIGITS_APART,
+    "codeshell": _DIGITS_APART,
+    "llama-bpe": _LIKE_LLAMA3,
+    "llama3": _LIKE_LLAMA3,
+    "llama-v3": _LIKE_LLAMA3,
+    "dbrx": PreTokenizer((_LLAMA3,)),
+    "smaug-bpe": PreTokenizer((_LLAMA3,)),
+    "qwen2": _LIKE_QWEN2,
+    "deepseek-r1-qwen": _LIKE_QWEN2,
+    "megrez": _LIKE_QWEN2,
+    "stablelm2": PreTokenizer((_QWEN2,)),
+    "gpt-4o": PreTokenizer((_GPT4O,)),
+    "llama4": PreTokenizer((_GPT4O,)),
+    "tekken": PreTokenizer((_TEKKEN,), adds_begin=True, ignores_merges=True),
+}
+"""By llama.cpp's names."""

@@ -1,0 +1,198 @@
+"""Products with quantised weights on CPUs: the bits of those with what the weights stand for, however they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import pytest
+import torch
+
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
+from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
+from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
+from pagemesh.kernels.linear.packed_parts import form_of, pack
+from pagemesh.kernels.linear.weight import Quantised, RowStack
+from tests.support.cpu_isas import isas
+
+BF16: Final = torch.bfloat16
+FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def codes(num_outputs: int, num_bytes: int, most: int = 256) -> torch.Tensor:
+    return torch.randint(0, most, (num_outputs, num_bytes), dtype=torch.uint8)
+
+
+def halves(num_outputs: int, number: int, factor: float = 0.01) -> torch.Tensor:
+    return (torch.rand(num_outputs, number) * factor).half()
+
+
+def symmetric(out: int, inputs: int, dtype: torch.dtype, group: int = 32) -> Quantised:
+    return GroupInt(dtype, codes(out, inputs // 2), halves(out, inputs // group), 4, group, 8)
+
+
+def zero_points(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    zeros = codes(out, inputs // 64, 16)
+    scales = halves(out, inputs // 64)
+    return GroupInt(dtype, codes(out, inputs // 2), scales, 4, 64, zero_points=zeros)
+
+
+def minimums(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    least = halves(out, inputs // 32, 0.1).bfloat16()
+    return GroupInt(dtype, codes(out, inputs), halves(out, inputs // 32), 8, 32, minimums=least)
+
+
+def units(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """As Q4_K's are."""
+    return GroupInt(
+        dtype,
+        codes(out, inputs // 2),
+        codes(out, inputs // 32, 64),
+        4,
+        32,
+        minimums=codes(out, inputs // 32, 64),
+        scale_units=halves(out, inputs // 256),
+        minimum_units=halves(out, inputs // 256),
+    )
+
+
+def small_groups(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """As Q6_K's are."""
+    scales = torch.randint(-128, 128, (out, inputs // 16), dtype=torch.int8)
+    factors = halves(out, inputs // 256, 0.001)
+    return GroupInt(dtype, codes(out, inputs, 64), scales, 8, 16, 32, scale_units=factors)
+
+
+def whole_rows(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    return GroupInt(dtype, codes(out, inputs), torch.rand(out, 1) / 100, 8, inputs, 128)
+
+
+def table(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    scales = torch.exp2(torch.randint(-9, -3, (out, inputs // 32)).float()).bfloat16()
+    numbers = (*FP4, *(-number for number in FP4))
+    return Codebook(dtype, codes(out, inputs // 2), scales, numbers, 32)
+
+
+def powers_of_two(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """As MXFP4's scales are."""
+    scales = codes(out, inputs // 32, 8) + 117
+    scales[0, 0] = 0
+    numbers = (*FP4, *(-number for number in FP4))
+    return Codebook(dtype, codes(out, inputs // 2), scales.view(torch.float8_e8m0fnu), numbers, 32)
+
+
+def floats(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    numbers = codes(out, inputs)
+    # But for NaN, all there are.
+    numbers[(numbers & 127) == 127] = 3
+    scales = torch.rand(out, -(-inputs // 128)) / 100
+    return ScaledFp8(dtype, numbers.view(torch.float8_e4m3fn), scales, 128)
+
+
+KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Quantised]]] = {
+    "symmetric": symmetric,
+    "zero points": zero_points,
+    "minimums": minimums,
+    "units": units,
+    "small groups": small_groups,
+    "whole rows": whole_rows,
+    "table": table,
+    "powers of two": powers_of_two,
+    "floats": floats,
+}
+all_kinds = pytest.mark.parametrize("kind", KINDS)
+dtypes = pytest.mark.parametrize("dtype", [BF16, torch.float16, torch.float32], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(12)
+
+
+@pytest.mark.product(sample=24)
+@isas
+@dtypes
+@all_kinds
+@pytest.mark.parametrize(
+    ("num_outputs", "num_inputs"),
+    [
+        pytest.param(70, 768, id="whole parts"),
+        pytest.param(32, 576, id="half a part more"),
+        pytest.param(33, 320, id="filled up"),
+    ],
+)
+def test_products_are_those_of_the_dense_weight(
+    isa: CpuIsa, dtype: torch.dtype, kind: str, num_outputs: int, num_inputs: int
+) -> None:
+    if kind in ("units", "small groups"):
+        num_inputs = -(-num_inputs // 256) * 256
+    weight = KINDS[kind](num_outputs, num_inputs, dtype)
+    assert form_of(weight, "singles") is not None
+    bias = torch.randn(num_outputs).to(dtype)
+    rows, residual = torch.randn(203, num_inputs).to(dtype), torch.randn(203, num_outputs).to(dtype)
+    with using_isa(isa), torch.inference_mode():
+        ours, dense = (make_linear(each, bias) for each in (weight, Dense(weight.dense())))
+        for size in (1, 2, 7, 33, 203):
+            assert torch.equal(ours(rows[:size]), dense(rows[:size]))
+            added = ours.add_to(residual[:size], rows[:size])
+            assert torch.equal(added, dense.add_to(residual[:size], rows[:size]))
+
+
+@pytest.mark.product(sample=12)
+@isas
+@all_kinds
+def test_gates_and_ups_may_be_packed(isa: CpuIsa, kind: str) -> None:
+    weight = KINDS[kind](2 * 35, 512, BF16)
+    bias, rows = torch.randn(70).bfloat16(), torch.randn(40, 512).bfloat16()
+    with using_isa(isa), torch.inference_mode():
+        ours, dense = (
+            make_gated_linear(each, bias, Gate("silu")) for each in (weight, Dense(weight.dense()))
+        )
+        for size in (1, 40):
+            assert torch.equal(ours(rows[:size]), dense(rows[:size]))
+
+
+@isas
+def test_rows_of_several_kinds_are_multiplied_kind_by_kind(isa: CpuIsa) -> None:
+    parts = units(40, 512, BF16), small_groups(24, 512, BF16), Dense(torch.randn(9, 512).bfloat16())
+    weight = RowStack(parts)
+    bias, rows = torch.randn(73).bfloat16(), torch.randn(5, 512).bfloat16()
+    residual = torch.randn(5, 73).bfloat16()
+    with using_isa(isa), torch.inference_mode():
+        ours, dense = (make_linear(each, bias) for each in (weight, Dense(weight.dense())))
+        assert torch.equal(ours(rows), dense(rows))
+        assert torch.equal(ours.add_to(residual, rows), dense.add_to(residual, rows))
+        stack = RowStack(parts[:2])
+        gated, of_dense = (
+            make_gated_linear(each, None, Gate("silu"))(rows)
+            for each in (stack, Dense(stack.dense()))
+        )
+        assert torch.equal(gated, of_dense)
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        pytest.param(lambda: symmetric(40, 96, BF16, group=8), id="groups of 8"),
+        pytest.param(lambda: symmetric(40, 192, BF16, group=96), id="groups of 96"),
+    ],
+)
+def test_what_fits_no_part_is_multiplied_as_what_it_stands_for(
+    weight: Callable[[], Quantised],
+) -> None:
+    made = weight()
+    assert form_of(made, "pairs") is None
+    rows = torch.randn(3, made.shape[1]).bfloat16()
+    with torch.inference_mode():
+        assert torch.equal(make_linear(made)(rows), make_linear(Dense(made.dense()))(rows))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [("symmetric", 4.5), ("zero points", 4.5), ("units", 4.75), ("whole rows", 8.25)],
+)
+def test_packing_takes_no_more_than_codes_and_scales(kind: str, bits: float) -> None:
+    weight = KINDS[kind](64, 1024, BF16)
+    form = form_of(weight, "tiles")
+    assert form is not None
+    assert pack(weight, form).nbytes * 8 / (64 * 1024) <= bits

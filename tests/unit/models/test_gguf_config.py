@@ -1,0 +1,146 @@
+"""From metadata to config.json: what is refused, by key and value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pagemesh.errors import ConfigError
+from pagemesh.gguf.documents import has_file, read_file
+from pagemesh.gguf.model import open_gguf
+from pagemesh.models.architectures.llama import LLAMA
+from pagemesh.models.checkpoint import Checkpoint, find_sources
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.spec import DecoderSpec
+from pagemesh.models.tensor_files import read_headers
+from pagemesh.models.tensor_readers import GgufReader
+from tests.unit.gguf.small_file import write_small
+
+
+def config(path: Path) -> Any:
+    return json.loads(read_file(path / "config.json"))
+
+
+def check(checkpoint: Checkpoint, spec: DecoderSpec) -> None:
+    """What a loader asks of a file."""
+    sources, may_ignore = find_sources(checkpoint, LLAMA, spec)
+    checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
+
+
+def test_a_file_says_what_config_json_would_say(tmp_path: Path) -> None:
+    assert config(write_small(tmp_path / "model.gguf")) == {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 12,
+        "tie_word_embeddings": True,
+        "quantization_config": {"quant_method": "gguf"},
+        "dtype": "bfloat16",
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 64,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "rms_norm_eps": pytest.approx(1e-5),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 1.0,
+            "rope_type": "default",
+        },
+    }
+
+
+def test_a_file_has_the_files_of_a_folder_that_it_stands_for(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    assert has_file(path / "tokenizer.json") and not has_file(path / "modules.json")
+    with pytest.raises(FileNotFoundError, match="modules"):
+        read_file(path / "modules.json")
+    (tmp_path / "config.json").write_text("{}")
+    assert read_file(tmp_path / "config.json") == "{}"
+    assert not has_file(tmp_path / "tokenizer.json")
+
+
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    assert config(write_small(tmp_path / "model.gguf"))["max_position_embeddings"] == 64
+    changes = {"llama.context_length": 128, "general.name": "Another"}
+    assert config(write_small(tmp_path / "model.gguf", **changes))["max_position_embeddings"] == 128
+
+
+def test_one_number_for_each_layer_is_one_number_where_they_agree(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf", **{"llama.feed_forward_length": [32, 32]})
+    assert config(path)["intermediate_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"llama.block_count": None}, "lacks the key llama.block_count"),
+        ({"llama.block_count": 10**9}, "llama.block_count = 1000000000, but it must be at most its number of tensors, 11"),
+        ({"llama.block_count": "1"}, "llama.block_count = '1', but it must be an integer that is not negative"),
+        ({"llama.feed_forward_length": [32, 64]}, "llama.feed_forward_length = an array of 2 values, but it must be one number for all layers"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon = nan, but it must be a number"),
+        ({"llama.attention.value_length": 8}, "llama.attention.value_length = 8, but it must be 16: nothing else is supported"),
+        ({"llama.attention.causal": False}, "llama.attention.causal = False, but it must be True"),
+        ({"llama.pooling_type": 1}, "llama.pooling_type = 1, but it must be 0 or 3"),
+        ({"llama.logit_scale": 0.5}, "llama.logit_scale = 0.5, but it must be absent: what it asks for is not supported"),
+        ({"llama.rope.scaling.type": "ntk"}, "llama.rope.scaling.type = 'ntk', but it must be none, linear, yarn or"),
+        ({"llama.expert_count": 10**9, "llama.expert_used_count": 2}, "llama.expert_count = 1000000000, but it must be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_by_key_and_value(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = write_small(tmp_path / "model.gguf", **changes)
+    with pytest.raises(ConfigError) as caught:
+        config(path)
+    assert caught.value.message.startswith(str(path))
+    assert message in caught.value.message
+
+
+def test_a_key_that_says_nothing_is_passed_over(tmp_path: Path) -> None:
+    write_small(tmp_path / "model.gguf", **{"llama.logit_scale": 0.0, "llama.new.text": ""})
+    assert config(tmp_path / "model.gguf")["num_hidden_layers"] == 1
+
+
+def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
+    content = write_small(tmp_path / "model.gguf").read_bytes()
+    (tmp_path / "model.gguf").write_bytes(content.replace(b"llama", b"mamba"))
+    with pytest.raises(ConfigError, match=r"general\.architecture = 'mamba', but pagemesh runs of"):
+        config(tmp_path / "model.gguf")
+
+
+def test_a_tensor_of_another_shape_than_the_metadata_asks_for_is_named(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf", **{"llama.feed_forward_length": 64})
+    settings = ConfigJson.read(path / "config.json")
+    with Checkpoint.open(path) as checkpoint, pytest.raises(ConfigError) as caught:
+        check(checkpoint, LLAMA.make_spec(settings))
+    assert caught.value.message == (
+        f"{path} has the tensor blk.0.ffn_gate.weight with shape [32, 32], but its metadata asks for [64, 32]"
+    )
+
+
+def test_a_type_that_is_not_unpacked_is_named(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    entries, where = read_headers(path)
+    entries["blk.0.attn_q.weight"] = entries["blk.0.attn_q.weight"]._replace(dtype="IQ2_XXS")
+    reader = GgufReader(open_gguf(path), torch.float32)
+    spec = LLAMA.make_spec(ConfigJson.read(path / "config.json"))
+    with pytest.raises(ConfigError, match=r"attn_q\.weight of type IQ2_XXS, but only BF16, F16"):
+        check(Checkpoint(entries, where, reader), spec)
+
+
+def test_blocks_are_rounded_once_to_the_type_of_the_model(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf")
+    exact, rounded = (
+        Checkpoint.open(path, dtype).read("blk.0.attn_q.weight")
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert rounded.dtype == torch.bfloat16
+    assert torch.equal(rounded, exact.bfloat16())
+    assert Checkpoint.open(path).read("output_norm.weight").dtype == torch.float32
