@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -36,6 +37,23 @@ def test_threads_started_for_a_thread_can_be_ended() -> None:
     before, computing, released = counts
     # torch keeps a thread of its own for other purposes.
     assert before <= released < computing
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only there processes list what they have loaded"
+)
+def test_torchs_library_is_taken_where_there_are_several() -> None:
+    script = """
+import sentencepiece, torch
+from pagemesh.kernels.jit import parallel
+copies = {line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line}
+assert len(copies) == 2, copies
+print(parallel._libgomp()._name)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert Path(told.stdout.strip()).is_relative_to(Path(torch.__file__).parent)
 
 
 def test_on_macos_the_library_is_llvms_beside_torch(

@@ -101,7 +101,10 @@ def _libgomp() -> ctypes.CDLL | None:
         return ctypes.CDLL(str(path)) if path.is_file() else None
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-        (path,) = {line.split()[-1] for line in lines if "libgomp" in line}
+        paths = {line.split()[-1] for line in lines if "libgomp" in line}
+        # Other packages bring copies of their own (sentencepiece), whose threads would come on top.
+        own = {path for path in paths if path.startswith(f"{Path(torch.__file__).parent}/")}
+        (path,) = own or paths
         return ctypes.CDLL(path)
     except (OSError, ValueError):
         return None

@@ -70,13 +70,8 @@ def _read(config: ConfigJson) -> Quantization | None:
 def _check_asked(asked: str, found: Quantization | None, config: ConfigJson) -> None:
     wanted = _MEANT.get(asked, asked)
     if found is None:
-        advice = (
-            "--quantization int4 quantises a model while it is loaded"
-            if wanted in ("awq", "gptq")
-            else "leave it out"
-        )
         raise ConfigError(
-            f"--quantization is {asked}, but {config.where} names a checkpoint that is not quantised: {advice}"
+            f"--quantization is {asked}, but {config.where} names a checkpoint that is not quantised: leave it out"
         )
     if wanted != _MEANT.get(found.method, found.method):
         raise ConfigError(

@@ -309,12 +309,9 @@ def test_the_checkpoints_own_format_may_be_named(tmp_path: Path, asked: str, nam
 def test_a_format_beside_a_dense_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = write_model_of(tmp_path, **SHAPES)
     where = f"{folder}/config.json names a checkpoint that is not quantised"
-    assert refusal(folder, quantization="awq") == (
-        f"--quantization is awq, but {where}: --quantization int4 quantises a model while it is loaded"
-    )
-    assert refusal(folder, quantization="mxfp4") == (
-        f"--quantization is mxfp4, but {where}: leave it out"
-    )
+    for name in ("awq", "mxfp4"):
+        message = f"--quantization is {name}, but {where}: leave it out"
+        assert refusal(folder, quantization=name) == message
 
 
 def test_transformers_models_are_dense(tmp_path: Path) -> None:
