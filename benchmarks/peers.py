@@ -85,8 +85,9 @@ def start(name: str, settings: EngineSettings) -> EngineProcess:
 
 def start_checkout(checkout: Path, settings: EngineSettings) -> EngineProcess:
     """The process of our own engine as another checkout has it, with the environment that is in it."""
-    script = checkout.resolve() / "benchmarks/engines" / _OUR_SCRIPT
-    return EngineProcess(checkout.absolute() / ".venv/bin/python", str(script), settings)
+    checkout = checkout.resolve()
+    script = checkout / "benchmarks/engines" / _OUR_SCRIPT
+    return EngineProcess(checkout / ".venv/bin/python", str(script), settings)
 
 
 def python_of(name: str) -> Path:

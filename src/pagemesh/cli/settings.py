@@ -62,7 +62,7 @@ class UpConfig:
 
     quantization: str | None = None
     """Format that the checkpoints are quantised in, which config.json says as well, so that another one is refused: awq,
-    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, mxfp4 or torchao."""
+    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
 
     prefill: int = 1
     """Prefill workers of each model."""

@@ -32,10 +32,11 @@ QUANTIZATIONS: Final = (
     "fbgemm_fp8",
     "compressed-tensors",
     "bitsandbytes",
+    "gguf",
     "mxfp4",
     "torchao",
 )
-"""Names of formats, some of them with the kernels of another server."""
+"""Names of formats, some of them (awq_marlin, gptq_marlin) with the kernels of another server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class ModelConfig:
 
     quantization: str | None = None
     """Format that the checkpoint is quantised in, which config.json says as well, so that another one is refused: awq,
-    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, mxfp4 or torchao."""
+    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 

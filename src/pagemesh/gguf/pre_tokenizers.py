@@ -23,6 +23,15 @@ _GPT4O: Final = rf"{_BEGIN}{_UPPER}*{_LOWER}+{_ENDINGS}?|{_BEGIN}{_UPPER}+{_LOWE
 _TEKKEN: Final = rf"{_BEGIN}{_UPPER}*{_LOWER}+|{_BEGIN}{_UPPER}+{_LOWER}*|\p{{N}}{_SIGNS}"
 
 
+BYTE_LEVEL: Final = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": False,
+    "use_regex": False,
+}
+"""Bytes as characters of GPT-2's alphabet, and back, whatever part of a tokenizer it is."""
+
+
 class PreTokenizer(NamedTuple):
     """How a kind of tokenizer cuts, and what else differs between kinds."""
 
@@ -45,13 +54,7 @@ class PreTokenizer(NamedTuple):
             {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
             for each in self.expressions
         ]
-        bytes_ = {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": False,
-        }
-        return {"type": "Sequence", "pretokenizers": [*cuts, bytes_]}
+        return {"type": "Sequence", "pretokenizers": [*cuts, BYTE_LEVEL]}
 
 
 _DIGITS_APART: Final = PreTokenizer((r"\p{N}", _GPT2))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pagemesh.errors import ConfigError
 from pagemesh.gguf.keys import Keys
 from pagemesh.gguf.model import GgufModel
-from pagemesh.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from pagemesh.gguf.pre_tokenizers import BYTE_LEVEL, PRE_TOKENIZERS, PreTokenizer
 
 Json = dict[str, Any]
 
@@ -171,19 +171,13 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
     if kind is None:
         raise keys.bad("pre", f"one of {', '.join(PRE_TOKENIZERS)}")
     keys.require("add_space_prefix", (False,))
-    bytes_ = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": False,
-        "use_regex": False,
-    }
     # A merge has one blank, and no token of GPT-2's alphabet has any.
     merges = [merge.partition(" ")[::2] for merge in keys.texts("merges")]
     return {
         "normalizer": {"type": "NFC"} if kind.normalizes else None,
         "pre_tokenizer": kind.settings,
-        "post_processor": vocabulary.ends(*_adds(keys, kind), [bytes_]),
-        "decoder": bytes_,
+        "post_processor": vocabulary.ends(*_adds(keys, kind), [BYTE_LEVEL]),
+        "decoder": BYTE_LEVEL,
         "model": _bpe(vocabulary, merges, ignore_merges=kind.ignores_merges),
     }
 

@@ -20,7 +20,7 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
-from pagemesh.models.quantization.methods import read_quantization
+from pagemesh.models.quantization.methods import Quantization, read_quantization
 from pagemesh.models.quantization.parts import Packings
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
@@ -96,14 +96,14 @@ def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedMode
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
-    read_quantization(settings, config.quantization)
+    quantization = read_quantization(settings, config.quantization)
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
         return _load_with_transformers(config, folder, settings, target)
     if architecture is None:
         raise unknown_architecture(settings)
-    return _load_decoder(config, folder, settings, architecture, target)
+    return _load_decoder(config, folder, settings, architecture, quantization, target)
 
 
 def _load_decoder(
@@ -111,6 +111,7 @@ def _load_decoder(
     folder: Path,
     settings: ConfigJson,
     architecture: Architecture,
+    quantization: Quantization | None,
     target: ModelTarget,
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
@@ -121,7 +122,7 @@ def _load_decoder(
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
         sources, may_ignore = find_sources(checkpoint, architecture, spec)
-        packings = Packings(read_quantization(settings), sources, checkpoint.entries)
+        packings = Packings(quantization, sources, checkpoint.entries)
         tensors = packings.check(checkpoint, sources, may_ignore)
         scales = CheckpointScales(checkpoint, kv_dtype)
         facts = {"spec": asdict(spec), **packings.facts}

@@ -42,6 +42,34 @@ def minimums(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     return GroupInt(dtype, codes(out, inputs), halves(out, inputs // 32), 8, 32, minimums=least)
 
 
+def centre_and_minimums(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """As torchao's are; of both signs."""
+    scales, least = torch.randn(2, out, inputs // 32) / 100
+    return GroupInt(
+        dtype,
+        codes(out, inputs // 2),
+        scales.bfloat16(),
+        4,
+        32,
+        centre=8,
+        minimums=least.bfloat16(),
+    )
+
+
+def long_scales(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """Whose products with codes have more digits than a float32."""
+    zeros, scales = codes(out, inputs // 32), torch.randn(out, inputs // 32) / 100
+    return GroupInt(dtype, codes(out, inputs), scales, 8, 32, zero_points=zeros)
+
+
+def long_scales_and_minimums(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    zeros = codes(out, inputs // 32, 16)
+    scales, least = torch.randn(2, out, inputs // 32) / 100
+    return GroupInt(
+        dtype, codes(out, inputs // 2), scales, 4, 32, zero_points=zeros, minimums=least
+    )
+
+
 def units(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     """As Q4_K's are."""
     return GroupInt(
@@ -93,6 +121,9 @@ KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Quantised]]] = {
     "symmetric": symmetric,
     "zero points": zero_points,
     "minimums": minimums,
+    "centre and minimums": centre_and_minimums,
+    "long scales": long_scales,
+    "long scales and minimums": long_scales_and_minimums,
     "units": units,
     "small groups": small_groups,
     "whole rows": whole_rows,

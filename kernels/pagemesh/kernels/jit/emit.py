@@ -126,6 +126,11 @@ class Emitter:
         return self.shuffle(vector, vector, [index] * LANES)
 
 
+def int_lanes(number: int) -> ir.Constant:
+    """A constant in all lanes, int32."""
+    return ir.Constant(VEC_I32, [number] * LANES)
+
+
 def fetch(e: Emitter, address: ir.Value) -> None:
     """Ask for the line at an address, to be in the second-level cache when it is read."""
     is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))

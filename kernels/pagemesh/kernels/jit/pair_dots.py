@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas
-from pagemesh.kernels.jit.emit import F32, I16, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import F32, I16, LANES, VEC, VEC_I32, Emitter, int_lanes
 
 
 def dot_pairs(e: Emitter, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -56,10 +56,7 @@ def _neon_dots(e: Emitter, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Valu
 def half_of_pairs(e: Emitter, pairs: ir.Value, *, is_upper: bool) -> ir.Value:
     """The second of each pair of bfloat16, or the first, as floats."""
     b = e.builder
-    if is_upper:
-        raw = b.and_(pairs, ir.Constant(VEC_I32, [-65536] * LANES))
-    else:
-        raw = b.shl(pairs, ir.Constant(VEC_I32, [16] * LANES))
+    raw = b.and_(pairs, int_lanes(-65536)) if is_upper else b.shl(pairs, int_lanes(16))
     return b.bitcast(raw, VEC)
 
 
@@ -67,9 +64,9 @@ def round_to_bfloat16(e: Emitter, vector: ir.Value) -> ir.Value:
     """16 floats, none of which is NaN, rounded to what bfloat16 has: to nearest, ties to even."""
     b = e.builder
     raw = b.bitcast(vector, VEC_I32)
-    is_odd = b.and_(b.lshr(raw, _all(16)), _all(1))
-    rounded = b.add(b.add(raw, _all(0x7FFF)), is_odd)
-    return b.bitcast(b.and_(rounded, _all(-65536)), VEC)
+    is_odd = b.and_(b.lshr(raw, int_lanes(16)), int_lanes(1))
+    rounded = b.add(b.add(raw, int_lanes(0x7FFF)), is_odd)
+    return b.bitcast(b.and_(rounded, int_lanes(-65536)), VEC)
 
 
 def round_to_pairs(e: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
@@ -84,22 +81,18 @@ def round_to_pairs(e: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
         return b.bitcast(pairs, VEC_I32)
     numbers = ir.VectorType(I16, LANES)
     halves = [
-        b.trunc(b.lshr(b.bitcast(round_to_bfloat16(e, each), VEC_I32), _all(16)), numbers)
+        b.trunc(b.lshr(b.bitcast(round_to_bfloat16(e, each), VEC_I32), int_lanes(16)), numbers)
         for each in (first, second)
     ]
     first, second = halves
     return b.bitcast(e.shuffle(first, second, range(2 * LANES)), VEC_I32)
 
 
-def _all(number: int) -> ir.Constant:
-    return ir.Constant(VEC_I32, [number] * LANES)
-
-
 def flushed(e: Emitter, vector: ir.Value) -> ir.Value:
     """16 floats, with zeros of the same sign for what is below 2^-126."""
     b = e.builder
     raw = b.bitcast(vector, VEC_I32)
-    exponent = b.and_(raw, ir.Constant(VEC_I32, [0x7F800000] * LANES))
-    is_small = b.icmp_signed("==", exponent, ir.Constant(VEC_I32, [0] * LANES))
-    sign = b.and_(raw, ir.Constant(VEC_I32, [-(1 << 31)] * LANES))
+    exponent = b.and_(raw, int_lanes(0x7F800000))
+    is_small = b.icmp_signed("==", exponent, int_lanes(0))
+    sign = b.and_(raw, int_lanes(-(1 << 31)))
     return b.bitcast(b.select(is_small, sign, raw), VEC)

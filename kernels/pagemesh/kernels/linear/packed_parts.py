@@ -12,9 +12,10 @@ from typing import Final, Literal, NamedTuple
 import torch
 from torch.nn import functional
 
+from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, Packed, ScaledFp8, unpack_halves
+from pagemesh.kernels.linear.panel_sums import COLUMNS
 
-COLUMNS: Final = 32
 PART_INPUTS: Final = 128
 """16 KiB in float32, half of a first-level cache."""
 
@@ -22,16 +23,17 @@ STEP_INPUTS: Final = 32
 """Inputs are filled up to a multiple of these."""
 
 LINE_BYTES: Final = 64
-_LANES: Final = 16
+_FLOAT_DIGITS: Final = 24
 _MIN_GROUP: Final = 16
-_NUMBER_BYTES: Final = {
-    torch.float32: 4,
-    torch.float16: 2,
-    torch.bfloat16: 2,
-    torch.uint8: 1,
-    torch.int8: 1,
+_NUMBER_DIGITS: Final = {
+    torch.float32: 24,
+    torch.float16: 11,
+    torch.bfloat16: 8,
+    torch.uint8: 8,
+    torch.int8: 8,
     torch.float8_e8m0fnu: 1,
 }
+"""Binary ones of a number, of the types that rows may have."""
 
 Order = Literal["singles", "pairs", "tiles"]
 """How a part's numbers are to lie when they are unpacked: float32 of all columns, input by input; or bfloat16 of pairs
@@ -73,6 +75,9 @@ class PackedForm(NamedTuple):
     """Of the first line in a part, in bytes."""
 
     centre: int
+    is_exact: bool
+    """Whether a scale times a code, or times a zero point, always fits a float32."""
+
     decode: Literal["int", "e4m3"] | tuple[float, ...]
     """What a code stands for; or the table in which it is a place."""
 
@@ -106,12 +111,11 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
     places: dict[str, Rows] = {}
     end = 0
     for name, table in _tables(weight).items():
-        if table.dtype not in _NUMBER_BYTES or (
-            name.endswith("units") and _run(weight, table) % PART_INPUTS
-        ):
+        is_unit = name.endswith("units")
+        if table.dtype not in _NUMBER_DIGITS or (is_unit and _run(weight, name) % PART_INPUTS):
             return None
-        number = 1 if name.endswith("units") else PART_INPUTS // group
-        row_bytes = COLUMNS * _NUMBER_BYTES[table.dtype]
+        number = 1 if is_unit else PART_INPUTS // group
+        row_bytes = COLUMNS * table.dtype.itemsize
         places[name] = Rows(str(table.dtype).removeprefix("torch."), end, row_bytes, number)
         end += -(-number * row_bytes // LINE_BYTES) * LINE_BYTES
     return PackedForm(
@@ -126,6 +130,7 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
         minimum_units=places.get("minimum_units"),
         codes_offset=end,
         centre=weight.centre if isinstance(weight, GroupInt) else 0,
+        is_exact=_is_exact(weight),
         decode=_decode(weight),
     )
 
@@ -147,12 +152,12 @@ def _lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
     """uint8 [panels, 32, in] → [panels, lines, 64]."""
     num_panels, _, num_inputs = codes.shape
     if form.order == "singles":
-        vectors = codes.transpose(1, 2).reshape(num_panels, -1, _LANES)
+        vectors = codes.transpose(1, 2).reshape(num_panels, -1, LANES)
     else:
         # A quarter of the columns with both inputs of a pair in each vector.
         quarters = codes.view(num_panels, 4, COLUMNS // 4, num_inputs // 2, 2)
-        vectors = quarters.permute(0, 3, 1, 2, 4).reshape(num_panels, -1, _LANES)
-    of_lane = vectors.view(num_panels, -1, 32 // form.bits, _LANES).transpose(2, 3)
+        vectors = quarters.permute(0, 3, 1, 2, 4).reshape(num_panels, -1, LANES)
+    of_lane = vectors.view(num_panels, -1, 32 // form.bits, LANES).transpose(2, 3)
     if form.bits == 4:
         of_lane = of_lane[..., ::2] | of_lane[..., 1::2] << 4
     return of_lane.reshape(num_panels, -1, LINE_BYTES)
@@ -163,7 +168,7 @@ def _head(weight: Packed, form: PackedForm, part: int) -> Iterator[torch.Tensor]
     first_input = part * PART_INPUTS
     for name, table in _tables(weight).items():
         number = 1 if name.endswith("units") else PART_INPUTS // form.group_inputs
-        first = min(first_input // _run(weight, table), table.shape[1] - 1)
+        first = min(first_input // _run(weight, name), table.shape[1] - 1)
         # torch fills up no floats of 8 bits.
         table = table.view(torch.uint8) if table.dtype == torch.float8_e8m0fnu else table
         rows = table[:, first : first + number].view(
@@ -214,6 +219,16 @@ def _tables(weight: Packed) -> Mapping[str, torch.Tensor]:
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def _run(weight: Packed, table: torch.Tensor) -> int:
-    """Inputs that share one of its numbers."""
-    return -(-weight.shape[-1] // table.shape[1])
+def _run(weight: Packed, name: str) -> int:
+    """Inputs that share a number of a table."""
+    if name.endswith("units"):
+        return weight.shape[-1] // _tables(weight)[name].shape[-1]
+    return _group_size(weight)
+
+
+def _is_exact(weight: Packed) -> bool:
+    tables = _tables(weight)
+    digits = [
+        _NUMBER_DIGITS[tables[name].dtype] for name in ("scales", "scale_units") if name in tables
+    ]
+    return sum(digits) + (8 if "zero_points" in tables else _bits(weight)) <= _FLOAT_DIGITS

@@ -1,4 +1,4 @@
-"""Matmuls of rows with a packed weight, on processors that multiply vectors.
+"""Matmuls of rows with a weight in panels, on processors that multiply vectors.
 
 Made for few rows, where a library waits for memory and computes by turns: here the next panel of the
 weight is fetched while one is multiplied, so that both together take as long as the longer of the two.
@@ -8,7 +8,8 @@ a panel and a run of rows, which are taken some at a time, so that their sums st
 step of inputs is added to them, so that a row's sums are the same bits in any company.
 
 Where a weight has to be made float32, that is done once for all rows of an item, if they are many: part after
-part of a panel lies in the first-level cache in float32 while the rows pass, and their sums wait in memory.
+part of a panel lies in the first-level cache in float32 while the rows pass, and their sums wait in memory. So
+does part after part of a quantised weight, whatever the number of rows.
 """
 
 from __future__ import annotations

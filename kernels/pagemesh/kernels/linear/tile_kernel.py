@@ -1,11 +1,11 @@
-"""Matmuls of bfloat16 rows with a packed weight on AMX's tiles; every row's sums are added in one order.
+"""Matmuls of bfloat16 rows with a weight in panels on AMX's tiles; every row's sums are added in one order.
 
 A panel is 32 columns of the weight: for each step of 32 inputs two tiles [16 pairs, 16 columns, 2], side by
 side, so that it is read from front to back. An item is some panels, one after the other, and a chunk of rows,
 which go 32 at a time: two tiles of rows, two of the weight, four of sums. What a row gets of all its panels is
-written at once. However many rows there are, each step is one tile
-product that is added to the sum, so that a row's bits do not depend on its company; nor do they on whether
-sums wait in memory while other rows are multiplied with the same part of a panel.
+written at once. However many rows there are, each step is one tile product that is added to the sum, so that
+a row's bits do not depend on its company; nor do they on whether sums wait in memory while other rows are
+multiplied with the same part of a panel, as they do with every part of a quantised weight.
 """
 
 from __future__ import annotations

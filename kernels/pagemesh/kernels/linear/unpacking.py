@@ -1,55 +1,77 @@
 """Makes numbers of a part of a packed panel, as they would lie there in a dense one.
 
-What comes out is the bits of `Packed.dense()`: scale · code - offset is rounded once to float32, which is what several
-roundings give as well wherever the products before it are exact, and once more to bfloat16.
+What comes out is the bits of `Packed.dense()`. It has scale · (code - zero point) rounded to float32, then less the
+minimum rounded to float32, then rounded to the type of the rows. One multiplication with an addition gives the same
+where only the sum is rounded: a scale times a zero point is taken for what is added if it fits a float32, and a minimum
+if a scale times a code does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
-from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter, fetch
+from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter, fetch, int_lanes
 from pagemesh.kernels.jit.pair_dots import round_to_bfloat16, round_to_pairs
 from pagemesh.kernels.linear.packed_parts import (
-    COLUMNS,
     LINE_BYTES,
     PART_INPUTS,
     STEP_INPUTS,
     PackedForm,
     Rows,
 )
+from pagemesh.kernels.linear.panel_sums import COLUMNS
 
 _AVX512 = (CpuIsa.AVX512, CpuIsa.AVX512_BF16, CpuIsa.AMX)
 _STEP_PAIRS = STEP_INPUTS // 2
 
 
+class GroupVectors(NamedTuple):
+    """What becomes of a group's codes."""
+
+    scales: Sequence[ir.Value]
+    zeros: Sequence[ir.Value] | None
+    """Are taken from codes before these are multiplied."""
+
+    added: Sequence[ir.Value] | None
+    """Are added to the products."""
+
+
 class PartTables:
-    """What a group's codes are multiplied with, and what is added, as vectors."""
+    """Makes vectors of the rows that a part begins with."""
 
     def __init__(self, e: Emitter, form: PackedForm) -> None:
         self._e = e
         self._form = form
 
-    def of(
-        self, part: ir.Value, group: ir.Value
-    ) -> tuple[Sequence[ir.Value], Sequence[ir.Value] | None]:
-        """What the vectors of a group's codes are multiplied with, and what is added, by turns."""
+    def of(self, part: ir.Value, group: ir.Value) -> GroupVectors:
+        """Those of a group, by turns for the vectors of its codes."""
         e, b, form = self._e, self._e.builder, self._form
         scales = self._product(part, group, form.scales, form.scale_units)
-        offsets: list[ir.Value] | None = None
+        zeros = None
         if form.zero_points is not None:
             zeros = self._row(part, group, form.zero_points)
-            offsets = [b.fneg(b.fmul(*pair)) for pair in zip(scales, zeros, strict=True)]
         elif form.centre:
-            offsets = [b.fmul(each, e.splat(-float(form.centre))) for each in scales]
+            zeros = [e.splat(float(form.centre))] * len(scales)
+        added = None
         if form.minimums is not None:
             minimums = self._product(part, group, form.minimums, form.minimum_units)
-            offsets = [b.fneg(each) for each in minimums]
-        return self._spread(scales), offsets and self._spread(offsets)
+            added = [b.fneg(each) for each in minimums]
+        elif zeros is not None and self._fits_products_with_zeros():
+            added = [b.fneg(b.fmul(*pair)) for pair in zip(scales, zeros, strict=True)]
+            zeros = None
+        return GroupVectors(
+            self._spread(scales), zeros and self._spread(zeros), added and self._spread(added)
+        )
+
+    def _fits_products_with_zeros(self) -> bool:
+        """Powers of two only move the point."""
+        is_power = self._form.zero_points is None and self._form.centre.bit_count() == 1
+        return is_power or self._form.is_exact
 
     def _product(
         self, part: ir.Value, group: ir.Value, numbers: Rows, units: Rows | None
@@ -83,9 +105,9 @@ class PartTables:
         numbers.align = 1
         if dtype == "float8_e8m0fnu":
             exponents = b.zext(numbers, VEC_I32)
-            is_least = b.icmp_signed("==", exponents, _all(0))
+            is_least = b.icmp_signed("==", exponents, int_lanes(0))
             # 2^-127, which has no leading one.
-            raw = b.select(is_least, _all(1 << 22), b.shl(exponents, _all(23)))
+            raw = b.select(is_least, int_lanes(1 << 22), b.shl(exponents, int_lanes(23)))
             return b.bitcast(raw, VEC)
         widen = b.zext if dtype == "uint8" else b.sext
         return b.sitofp(widen(numbers, VEC_I32), VEC)
@@ -130,38 +152,43 @@ class Unpacking:
         num_lines = b.sdiv(num_inputs, e.int64(form.line_inputs))
         num_groups = b.sdiv(b.add(num_lines, e.int64(group_lines - 1)), e.int64(group_lines))
         with e.loop(e.int64(0), num_groups) as group:
-            scales, offsets = self._part_tables.of(part, group)
+            vectors_of_group = self._part_tables.of(part, group)
             first = b.mul(group, e.int64(group_lines))
             last = b.add(first, e.int64(group_lines))
             last = b.select(b.icmp_signed("<", last, num_lines), last, num_lines)
             with e.loop(first, last) as line:
                 place = b.add(b.mul(line, e.int64(LINE_BYTES)), e.int64(form.codes_offset))
                 self._fetch(ahead, place, LINE_BYTES)
-                vectors = self._line(e.at(part, place), scales, offsets)
+                vectors = self._line(e.at(part, place), vectors_of_group)
                 self._store(vectors, line, target)
 
-    def _line(
-        self, address: ir.Value, scales: Sequence[ir.Value], offsets: Sequence[ir.Value] | None
-    ) -> list[ir.Value]:
-        """Its vectors, as floats that are not rounded to bfloat16 yet."""
-        e, b, bits = self._e, self._e.builder, self._form.bits
+    def _line(self, address: ir.Value, group: GroupVectors) -> list[ir.Value]:
+        """Its vectors, as floats that are not rounded to the type of the rows yet."""
+        b, bits = self._e.builder, self._form.bits
         lanes = b.load(b.bitcast(address, VEC_I32.as_pointer()))
         lanes.align = 64
         vectors = []
         for number in range(32 // bits):
-            shift = ir.Constant(VEC_I32, [bits * number] * LANES)
-            value = self._decoded(b.lshr(lanes, shift) if number else lanes)
-            scale = scales[number % len(scales)]
-            if offsets is None:
-                vectors.append(b.fmul(scale, value))
-            else:
-                vectors.append(e.fma(scale, value, offsets[number % len(offsets)]))
+            value = self._decoded(b.lshr(lanes, int_lanes(bits * number)) if number else lanes)
+            turn = number % len(group.scales)
+            if group.zeros is not None:
+                value = b.fsub(value, group.zeros[turn])
+            added = None if group.added is None else group.added[turn]
+            vectors.append(self._scaled(value, group.scales[turn], added))
         return vectors
+
+    def _scaled(self, value: ir.Value, scale: ir.Value, added: ir.Value | None) -> ir.Value:
+        e, b = self._e, self._e.builder
+        if added is None:
+            return b.fmul(scale, value)
+        if self._form.minimums is None or self._form.is_exact:
+            return e.fma(scale, value, added)
+        return b.fadd(b.fmul(scale, value), added)
 
     def _decoded(self, shifted: ir.Value) -> ir.Value:
         """What the lowest bits of each lane stand for."""
         e, b, form = self._e, self._e.builder, self._form
-        codes = b.and_(shifted, _all((1 << form.bits) - 1))
+        codes = b.and_(shifted, int_lanes((1 << form.bits) - 1))
         if form.decode == "e4m3":
             return self._float(codes)
         if form.bits == 8:
@@ -179,12 +206,12 @@ class Unpacking:
     def _float(self, codes: ir.Value) -> ir.Value:
         """Of 8 bits; those without a leading one are whole numbers: as floats they would take very long."""
         e, b = self._e, self._e.builder
-        magnitude = b.and_(codes, _all(0x7F))
-        moved = b.add(b.shl(magnitude, _all(20)), _all(120 << 23))
+        magnitude = b.and_(codes, int_lanes(0x7F))
+        moved = b.add(b.shl(magnitude, int_lanes(20)), int_lanes(120 << 23))
         small = b.fmul(b.sitofp(magnitude, VEC), e.splat(2.0**-9))
-        is_small = b.icmp_signed("<", magnitude, _all(8))
+        is_small = b.icmp_signed("<", magnitude, int_lanes(8))
         value = b.select(is_small, b.bitcast(small, VEC_I32), moved)
-        sign = b.shl(b.and_(codes, _all(0x80)), _all(24))
+        sign = b.shl(b.and_(codes, int_lanes(0x80)), int_lanes(24))
         return b.bitcast(b.or_(value, sign), VEC)
 
     def _looked_up(self, codes: ir.Value) -> ir.Value:
@@ -192,7 +219,7 @@ class Unpacking:
         b = self._e.builder
         values = self._e.splat(0.0)
         for number, entry in enumerate(self._entries()):
-            is_it = b.icmp_signed("==", codes, _all(number))
+            is_it = b.icmp_signed("==", codes, int_lanes(number))
             values = b.select(is_it, self._e.splat(entry), values)
         return values
 
@@ -236,7 +263,3 @@ class Unpacking:
         e, b = self._e, self._e.builder
         for offset in range(0, num_bytes, LINE_BYTES):
             fetch(e, e.at(ahead, b.add(place, e.int64(offset))))
-
-
-def _all(number: int) -> ir.Constant:
-    return ir.Constant(VEC_I32, [number] * LANES)

@@ -12,9 +12,9 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.linear.packed import GroupInt
+from pagemesh.kernels.linear.packed import GroupInt, pack_halves
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.integers import codes_of_words, pack_codes
+from pagemesh.models.quantization.integers import codes_of_words
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
@@ -69,7 +69,7 @@ class Awq:
         def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:
             return GroupInt(
                 dtype=dtype,
-                codes=pack_codes(_by_output(tensors["codes"]), 4),
+                codes=pack_halves(_by_output(tensors["codes"]).contiguous()),
                 scales=tensors["scales"].t().contiguous(),
                 bits=4,
                 group_size=group_size,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from pagemesh.kernels.linear.packed import pack_halves, unpack_halves
+from pagemesh.kernels.linear.packed import unpack_halves
 
 
 def bytes_of_words(words: torch.Tensor) -> torch.Tensor:
@@ -20,9 +20,3 @@ def codes_of_words(words: torch.Tensor, bits: int) -> torch.Tensor:
     """int32 [..., n] → uint8 codes [..., n · 32 / bits]."""
     as_bytes = bytes_of_words(words)
     return as_bytes if bits == 8 else unpack_halves(as_bytes)
-
-
-def pack_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint8 codes [..., in] → `GroupInt.codes`."""
-    codes = codes.contiguous()
-    return codes if bits == 8 else pack_halves(codes)

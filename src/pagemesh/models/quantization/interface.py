@@ -24,7 +24,7 @@ class PackedPart(NamedTuple):
     shape: tuple[int, ...]  # its shape there
     dtypes: tuple[str, ...]  # the types that it may have, as its file names them
     is_blocks: bool = (
-        False  # whether it is taken as uint8 [blocks, bytes] of ggml's, as they lie in the file
+        False  # whether it comes as it lies in the file, uint8 [blocks of ggml, bytes]
     )
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from pagemesh.config.engine import QUANTIZATIONS
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
 
-_METHODS: Final = (
-    "awq",
-    "bitsandbytes",
-    "compressed-tensors",
-    "fbgemm_fp8",
-    "fp8",
-    "gguf",
-    "gptq",
-    "mxfp4",
-    "torchao",
-)
-"""Values of `quant_method` that can be read."""
+_KERNELS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
+"""Formats by their names with the kernels of another server."""
 
-_MEANT: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq", "fbgemm_fp8": "fp8"}
-"""Other names of a format: with the kernels of another server, or of its own writer."""
+_MEANT: Final = {**_KERNELS, "fbgemm_fp8": "fp8"}
+"""Other names of a format: those, and its writer's own."""
+
+_METHODS: Final = sorted(set(QUANTIZATIONS) - _KERNELS.keys())
+"""Values of `quant_method` that can be read."""
 
 
 class Quantization(NamedTuple):
