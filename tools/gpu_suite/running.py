@@ -56,6 +56,9 @@ def run_slice(
     again: bool = False,
 ) -> Outcome:
     """Run what is not done yet and fits what is left of `seconds`; all that is chosen with `again`."""
+    # Who was started in the background of a shell ignores interrupts, and so would all commands.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     runner = _Runner(part, setup)
     ends_at = time.monotonic() + (part.seconds if seconds is None else seconds)
     outcome = Outcome({}, [])

@@ -135,14 +135,25 @@ def test_what_does_not_fit_the_time_that_is_left_waits_for_the_next_call(tmp_pat
 def test_commands_are_stopped_at_their_deadlines_with_all_that_they_started(tmp_path: Path) -> None:
     suite = Suite(tmp_path, {"a": HANG, "b": DEAF, "c": LEAVE}, side_by_side=True)
     # Of which the last two are for an end that writes what there is.
-    outcome = suite.run(deadline=10)
+    outcome = suite.run(deadline=6)
     assert outcome.ended == {"a": "out of time", "b": "out of time", "c": "done"}
     assert suite.record["a"]["said"] == "so far"
     assert suite.record["b"]["said"] == "it printed nothing"
     for name in "ab":
-        assert 7 < float(str(suite.record[name]["seconds"])) < 20
+        assert 3 < float(str(suite.record[name]["seconds"])) < 15
     for name in "abc":
         wait_for_end(tmp_path / f"{name}.pid")
+
+
+def test_commands_can_be_interrupted_whoever_started_the_suite(tmp_path: Path) -> None:
+    """A shell has what it starts in the background ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        suite = Suite(tmp_path, {"a": HANG})
+        assert suite.run(deadline=6).ended == {"a": "out of time"}
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert suite.record["a"]["said"] == "so far"
 
 
 def test_commands_of_a_stage_run_side_by_side(tmp_path: Path) -> None:
