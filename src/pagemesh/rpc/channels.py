@@ -63,7 +63,8 @@ _CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     *SHARED_OPTIONS,
     # A worker that was restarted at its old address is tried again soon, not after minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
+    # So long an attempt to connect may take; the time between two is the other ones' alone.
+    ("grpc.min_reconnect_backoff_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # One connection for each channel: bulk KV must not sit in front of a session's tokens.
     ("grpc.use_local_subchannel_pool", 1),

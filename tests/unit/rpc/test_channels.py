@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+import grpc
 import pytest
 
-from pagemesh.rpc.channels import channel_options, service_config
+from pagemesh.rpc.channels import channel_options, open_channel, service_config
 from pagemesh.rpc.server import SERVER_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,6 +42,26 @@ def test_a_silent_peer_is_given_up_within_five_seconds(
     assert asked_ms + answered_ms == 4_000
     assert number["grpc.keepalive_permit_without_calls"] == 1
     assert number["grpc.http2.max_pings_without_data"] == 0
+
+
+async def test_a_peer_that_is_slow_to_take_a_connection_is_not_a_lost_one() -> None:
+    silent_for_s = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        began_at = asyncio.get_running_loop().time()
+        while await reader.read(1_000):
+            pass
+        silent_for_s.append(asyncio.get_running_loop().time() - began_at)
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, open_channel(f"{host}:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/pagemesh.v1.KvStore/Lookup")(b"", timeout=20.0)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    # As long as a ping of an open connection may go unanswered, and not until the deadline of the call.
+    assert 2.5 < silent_for_s[0] < 10.0
 
 
 @pytest.mark.parametrize("name", METHODS, ids=lambda name: "/".join(name.values()))

@@ -18,7 +18,7 @@ from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import process_pb2, process_pb2_grpc
 
 _ANOTHER_TRY_S: Final = 1.0
-"""gRPC gives up an attempt to connect after a second: with so much time left, a busy machine gets another."""
+"""With so much time left, a busy machine that did not answer an attempt to connect gets another."""
 
 # What gRPC says where a status code alone does not tell, in the words of all releases that may be installed.
 _TEXTS: Final = (
