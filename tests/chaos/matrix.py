@@ -134,6 +134,11 @@ EXPECTED_IN: Final[Mapping[Cell, frozenset[Seen]]] = {
         Cell("router", fault, "receiving KV"): _WHOLE | _ERROR
         for fault in ("kill -9", "SIGSTOP 10 s", "partition")
     },
+    # It asks again until the cable is plugged in, or gives up before.
+    **{
+        Cell("gateway", "partition", phase): _WHOLE | _ERROR
+        for phase in ("queued", "waiting for prefill", "in prefill", "receiving KV")
+    },
 }
 """Where a phase makes a difference."""
 

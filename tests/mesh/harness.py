@@ -97,7 +97,7 @@ class Mesh:
 
     def log(self, part: str, event: str) -> list[dict[str, Any]]:
         """What a part has logged under this name."""
-        lines = (self.logs / f"{part}.log").read_text().splitlines()
+        *lines, _ = (self.logs / f"{part}.log").read_text().split("\n")  # the last is being written
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry["event"] == event]
 
