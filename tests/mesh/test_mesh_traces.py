@@ -72,7 +72,8 @@ def tree(spans: Sequence[ReceivedSpan], parent_id: str) -> list[object]:
 def lines(mesh: Mesh) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every line of JSON that the parts have logged, with the part's name."""
     for log in mesh.logs.glob("*"):
-        for line in log.read_text().splitlines():
+        *whole, _ = log.read_text().split("\n")  # the last is being written
+        for line in whole:
             if line.startswith("{"):
                 yield log.name.partition(".")[0], json.loads(line)
 
