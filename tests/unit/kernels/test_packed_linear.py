@@ -224,6 +224,6 @@ def test_what_fits_no_part_is_multiplied_as_what_it_stands_for(
 )
 def test_packing_takes_no_more_than_codes_and_scales(kind: str, bits: float) -> None:
     weight = KINDS[kind](64, 1024, BF16)
-    form = form_of(weight, "tiles")
+    form = form_of(weight, "columns")
     assert form is not None
     assert pack(weight, form).nbytes * 8 / (64 * 1024) <= bits

@@ -69,16 +69,19 @@ def random_bits(draw: np.random.Generator, *shape: int) -> Bits:
     return (signs | exponents << 7 | draw.integers(0, 128, shape)).astype(np.uint16)
 
 
-def compile_product(make: Callable[[Emitter], TileRegisters], rows: int) -> CompiledFunction:
+def compile_product(
+    make: Callable[[Emitter], TileRegisters], rows: int, columns: int
+) -> CompiledFunction:
     module = ir.Module("product")
     e = Emitter(module, "product")
     tiles = make(e)
     sums, left, right = (e.argument(index, I8) for index in range(3))
-    tiles.configure([e.int64(rows), e.int64(rows), e.int64(16)])
-    for tile, address in enumerate((sums, left, right)):
-        tiles.load(tile, address, e.int64(64))
+    widths = [columns, 16, columns]
+    tiles.configure([e.int64(rows), e.int64(rows), e.int64(16)], list(map(e.int64, widths)))
+    for tile, (address, width) in enumerate(zip((sums, left, right), widths, strict=True)):
+        tiles.load(tile, address, e.int64(4 * width))
     tiles.multiply(0, 1, 2)
-    tiles.store(0, sums, e.int64(64))
+    tiles.store(0, sums, e.int64(4 * columns))
     tiles.release()
     e.builder.ret_void()
     return CompiledFunction(module, "product")
@@ -92,15 +95,16 @@ def call(function: CompiledFunction, *arrays: npt.NDArray[np.generic]) -> None:
 # The second is the processor's own where it has tiles.
 @pytest.mark.parametrize("make", [EmulatedTiles, tile_registers])
 @pytest.mark.parametrize("rows", [1, 7, 16])
+@pytest.mark.parametrize("columns", [1, 5, 16])
 def test_tiles_compute_what_the_instruction_does(
-    make: Callable[[Emitter], TileRegisters], rows: int
+    make: Callable[[Emitter], TileRegisters], rows: int, columns: int
 ) -> None:
     with using_isa(processor_isas()[0]):
-        function = compile_product(make, rows)
+        function = compile_product(make, rows, columns)
     draw = np.random.default_rng(rows)
     for _ in range(50):
-        left, right = random_bits(draw, rows, 32), random_bits(draw, 16, 16, 2)
-        sums = draw.standard_normal((rows, 16)).astype(np.float32)
+        left, right = random_bits(draw, rows, 32), random_bits(draw, 16, columns, 2)
+        sums = draw.standard_normal((rows, columns)).astype(np.float32)
         sums[draw.random(sums.shape) < 0.1] = SMALLEST / 4
         with np.errstate(all="ignore"):
             expected = tile_product(sums, left, right)

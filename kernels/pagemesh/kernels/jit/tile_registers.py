@@ -32,8 +32,11 @@ TILE_BYTES: Final = 64
 class TileRegisters(Protocol):
     """Eight tiles, by their numbers."""
 
-    def configure(self, rows: Sequence[ir.Value]) -> None:
-        """Rows of each of the tiles, at least one; all tiles are zeros then."""
+    def configure(
+        self, rows: Sequence[ir.Value], columns: Sequence[ir.Value] | None = None
+    ) -> None:
+        """Rows of each of the tiles, and how many numbers of 32 bits in each of its rows: at least one, 16 of both if
+        nothing is said; all tiles are zeros then."""
 
     def release(self) -> None:
         """Leave them empty: their 8 KiB then need not be saved when threads take turns."""
@@ -65,13 +68,15 @@ class _Registers:
         self._e = e
         self._configuration = e.scratch(64, I8)
 
-    def configure(self, rows: Sequence[ir.Value]) -> None:
+    def configure(
+        self, rows: Sequence[ir.Value], columns: Sequence[ir.Value] | None = None
+    ) -> None:
         e, b = self._e, self._e.builder
         for offset in range(0, 64, 8):
             self._write(offset, I64, e.int64(0))
         self._write(0, I8, ir.Constant(I8, 1))  # the palette
-        for tile, count in enumerate(rows):
-            self._write(16 + 2 * tile, I16, ir.Constant(I16, TILE_BYTES))
+        for tile, (count, width) in enumerate(zip(rows, columns or _full(e, rows), strict=True)):
+            self._write(16 + 2 * tile, I16, b.trunc(b.mul(width, e.int64(4)), I16))
             self._write(48 + tile, I8, b.trunc(count, I8))
         e.intrinsic("llvm.x86.ldtilecfg", ir.VoidType(), self._configuration)
 
@@ -108,10 +113,15 @@ class EmulatedTiles:
         self._e, self._b = e, e.builder
         self._tiles = e.scratch(8 * TILE_ROWS * TILE_BYTES, I8)
         self._counts = e.scratch(8, I64)
+        self._widths = e.scratch(8, I64)
 
-    def configure(self, rows: Sequence[ir.Value]) -> None:
-        for tile, count in enumerate(rows):
-            self._b.store(count, self._e.at(self._counts, self._e.int64(tile)))
+    def configure(
+        self, rows: Sequence[ir.Value], columns: Sequence[ir.Value] | None = None
+    ) -> None:
+        e, b = self._e, self._b
+        for tile, (count, width) in enumerate(zip(rows, columns or _full(e, rows), strict=True)):
+            b.store(count, e.at(self._counts, e.int64(tile)))
+            b.store(width, e.at(self._widths, e.int64(tile)))
             self.zero(tile)
 
     def release(self) -> None:
@@ -123,14 +133,21 @@ class EmulatedTiles:
             e.store(ir.Constant(VEC_I32, [0] * LANES), self._row(tile, row), 64)
 
     def load(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
-        with self._e.loop(self._e.int64(0), self._count(tile)) as row:
-            line = self._read(self._line(address, row, stride), 1)
-            self._e.store(line, self._row(tile, row), 64)
+        e, b = self._e, self._b
+        nothing = ir.Constant(VEC_I32, None)
+        with e.loop(e.int64(0), self._count(tile)) as row:
+            place = b.bitcast(self._line(address, row, stride), VEC_I32.as_pointer())
+            name, one = "llvm.masked.load.v16i32.p0", ir.Constant(I32, 1)
+            line = e.intrinsic(name, VEC_I32, place, one, self._is_there(tile), nothing)
+            e.store(line, self._row(tile, row), 64)
 
     def store(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
-        with self._e.loop(self._e.int64(0), self._count(tile)) as row:
+        e, b = self._e, self._b
+        with e.loop(e.int64(0), self._count(tile)) as row:
             line = self._read(self._row(tile, row), 64)
-            self._e.store(line, self._line(address, row, stride), 1)
+            place = b.bitcast(self._line(address, row, stride), VEC_I32.as_pointer())
+            name, one = "llvm.masked.store.v16i32.p0", ir.Constant(I32, 1)
+            e.intrinsic(name, ir.VoidType(), line, place, one, self._is_there(tile))
 
     def multiply(self, sums: int, left: int, right: int) -> None:
         e, b = self._e, self._b
@@ -177,3 +194,14 @@ class EmulatedTiles:
 
     def _count(self, tile: int) -> ir.Value:
         return self._b.load(self._e.at(self._counts, self._e.int64(tile)))
+
+    def _is_there(self, tile: int) -> ir.Value:
+        """Of the numbers of a row."""
+        e, b = self._e, self._b
+        width = b.trunc(b.load(e.at(self._widths, e.int64(tile))), I32)
+        lanes = ir.Constant(VEC_I32, list(range(LANES)))
+        return b.icmp_signed("<", lanes, e.broadcast(width, VEC_I32))
+
+
+def _full(e: Emitter, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    return [e.int64(LANES)] * len(rows)

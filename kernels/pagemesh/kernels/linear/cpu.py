@@ -20,6 +20,7 @@ from pagemesh.kernels.linear.interface import (
 )
 from pagemesh.kernels.linear.packed import Packed
 from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
+from pagemesh.kernels.linear.packed_tile_panels import PackedTilePanels
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.vector_panels import VectorPanels
@@ -113,18 +114,20 @@ def make_panels(
     weight: torch.Tensor | Packed, bias: torch.Tensor, num_columns: int, gate: Gate | None
 ) -> Panels:
     """The best for this processor's class; `weight` is [panels · 32, in], `bias` float32 [panels · 32]."""
-    order: Order = "singles"
-    if weight.dtype == torch.bfloat16 and current_isa().has_pair_dots:
-        order = "tiles" if current_isa() == CpuIsa.AMX else "pairs"
+    uses_dots = weight.dtype == torch.bfloat16 and current_isa().has_pair_dots
+    uses_tiles = uses_dots and current_isa() == CpuIsa.AMX
     taken: torch.Tensor | FormedRows
     if isinstance(weight, Packed):
+        order: Order = "columns" if uses_tiles else "pairs" if uses_dots else "singles"
         form = form_of(weight, order)
         taken = weight.dense() if form is None else FormedRows(weight, form)
     else:
         taken = weight
-    if order == "tiles":
-        return TilePanels(taken, bias, num_columns, gate)
-    return VectorPanels(taken, bias, num_columns, gate, uses_dots=order == "pairs")
+    if not uses_tiles:
+        return VectorPanels(taken, bias, num_columns, gate, uses_dots=uses_dots)
+    if isinstance(taken, FormedRows):
+        return PackedTilePanels(taken, bias, num_columns, gate)
+    return TilePanels(taken, bias, num_columns, gate)
 
 
 def _in_order(

@@ -1,7 +1,9 @@
 """Packed weights in a processor's own order: panels of 32 columns, in parts of 128 inputs.
 
 A part begins with what its codes are multiplied with: rows of 32, one for each group of inputs. Behind that the codes
-lie in lines of 64 bytes, each for the 16 lanes of several vectors, which shifts alone bring into their lanes.
+lie in blocks of 1 KiB. Where they become vectors of several columns, these are 16 lines of 64 bytes, each for the 16
+lanes of several vectors, which shifts alone bring into their lanes. Where they become rows of a column's inputs, they
+are 32 bytes for each column, of an input each, or of two of 4 bits that are 32 inputs apart.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ STEP_INPUTS: Final = 32
 """Inputs are filled up to a multiple of these."""
 
 LINE_BYTES: Final = 64
+BLOCK_BYTES: Final = COLUMNS * STEP_INPUTS
+"""Of codes of all columns: of a step's inputs, or of two steps' of 4 bits."""
+
 _FLOAT_DIGITS: Final = 24
 _MIN_GROUP: Final = 16
 _NUMBER_DIGITS: Final = {
@@ -35,9 +40,9 @@ _NUMBER_DIGITS: Final = {
 }
 """Binary ones of a number, of the types that rows may have."""
 
-Order = Literal["singles", "pairs", "tiles"]
-"""How a part's numbers are to lie when they are unpacked: float32 of all columns, input by input; or bfloat16 of pairs
-of inputs, pair by pair, or by steps of 16 pairs with one half of the columns before the other."""
+Order = Literal["singles", "pairs", "columns"]
+"""How a part's numbers are to lie when they are unpacked: float32 of all columns, input by input; or bfloat16 of all
+columns with pairs of inputs, pair by pair; or bfloat16 of a step's inputs, column by column."""
 
 
 class Rows(NamedTuple):
@@ -151,6 +156,8 @@ def pack(weight: Packed, form: PackedForm) -> torch.Tensor:
 def _lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
     """uint8 [panels, 32, in] → [panels, lines, 64]."""
     num_panels, _, num_inputs = codes.shape
+    if form.order == "columns":
+        return _column_lines(codes, form)
     if form.order == "singles":
         vectors = codes.transpose(1, 2).reshape(num_panels, -1, LANES)
     else:
@@ -161,6 +168,16 @@ def _lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
     if form.bits == 4:
         of_lane = of_lane[..., ::2] | of_lane[..., 1::2] << 4
     return of_lane.reshape(num_panels, -1, LINE_BYTES)
+
+
+def _column_lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
+    if form.bits == 4:
+        codes = functional.pad(codes, (0, -codes.shape[2] % (2 * STEP_INPUTS)))
+    num_panels = codes.shape[0]
+    steps = codes.view(num_panels, COLUMNS, -1, STEP_INPUTS).transpose(1, 2)
+    if form.bits == 4:
+        steps = steps[:, ::2] | steps[:, 1::2] << 4
+    return steps.reshape(num_panels, -1, LINE_BYTES)
 
 
 def _head(weight: Packed, form: PackedForm, part: int) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Rows as kernels take them: with zeros where a step would end beyond them, or in float32."""
+"""Rows as kernels take them: with zeros where a step would end beyond them, in float32, or in tiles of their pairs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, copy_elements, map_row
-from pagemesh.kernels.jit.emit import F32, Emitter
+from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, VEC_I32, Emitter
 from pagemesh.kernels.jit.parallel import RowKernel, Values
+from pagemesh.kernels.jit.transposing import transposed
 
 
 def with_zeros(rows: torch.Tensor, num_zeros: int) -> torch.Tensor:
@@ -60,3 +61,62 @@ def _compile_widening(size: int, torch_dtype: torch.dtype) -> RowKernel:
 
     arguments = {"rows": ELEMENT_TYPES[dtype], "stride": None, "output": F32}
     return RowKernel(arguments, emit_row)
+
+
+def paired(rows: torch.Tensor) -> torch.Tensor:
+    """Rows [T, n] of 16 bits, n a multiple of 32 and a row's elements side by side, as the right-hand tiles of products:
+    [n / 2, 16, 2] for 16 rows after the other, of less rows the last [n / 2, rows, 2]; one row as it is."""
+    num_rows, size = rows.shape
+    if num_rows == 1:
+        return rows
+    output = torch.empty(num_rows * size, dtype=rows.dtype)
+    num_blocks = size // (2 * LANES)
+    num_tiles = -(-num_rows // LANES)
+    _compile_pairing().run(
+        num_tiles * num_blocks,
+        2 * LANES * LANES,
+        (
+            rows.data_ptr(),
+            rows.stride(0) * rows.element_size(),
+            output.data_ptr(),
+            num_rows,
+            num_blocks,
+        ),
+    )
+    return output
+
+
+@per_isa
+def _compile_pairing() -> RowKernel:
+    def emit_block(e: Emitter, values: Values, item: ir.Value) -> None:
+        """Of 16 rows, 16 pairs."""
+        b = e.builder
+        tile, block = (op(item, values["num_blocks"]) for op in (b.sdiv, b.srem))
+        first = b.mul(tile, e.int64(LANES))
+        left = b.sub(values["num_rows"], first)
+        width = b.select(b.icmp_signed("<", left, e.int64(LANES)), left, e.int64(LANES))
+        lines = []
+        for number in range(LANES):
+            # Behind the last row it is read again.
+            own = b.select(
+                b.icmp_signed("<", e.int64(number), width),
+                e.int64(number),
+                b.sub(width, e.int64(1)),
+            )
+            begin = b.mul(b.add(first, own), values["stride"])
+            place = b.add(begin, b.mul(block, e.int64(4 * LANES)))
+            line = b.load(b.bitcast(e.at(values["rows"], place), VEC_I32.as_pointer()))
+            line.align = 2
+            lines.append(line)
+        lanes = ir.Constant(VEC_I32, list(range(LANES)))
+        mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(width, I32), VEC_I32))
+        size = b.mul(values["num_blocks"], e.int64(LANES))
+        begin = b.add(b.mul(first, size), b.mul(b.mul(block, e.int64(LANES)), width))
+        for number, line in enumerate(transposed(e, lines)):
+            place = b.add(begin, b.mul(e.int64(number), width))
+            address = b.bitcast(e.at(values["output"], place), VEC_I32.as_pointer())
+            name, four = "llvm.masked.store.v16i32.p0", ir.Constant(I32, 4)
+            e.intrinsic(name, ir.VoidType(), line, address, four, mask)
+
+    arguments = {"rows": I8, "stride": None, "output": I32, "num_rows": None, "num_blocks": None}
+    return RowKernel(arguments, emit_block)

@@ -5,7 +5,7 @@ side, so that it is read from front to back. An item is some panels, one after t
 which go 32 at a time: two tiles of rows, two of the weight, four of sums. What a row gets of all its panels is
 written at once. However many rows there are, each step is one tile product that is added to the sum, so that
 a row's bits do not depend on its company; nor do they on whether sums wait in memory while other rows are
-multiplied with the same part of a panel, as they do with every part of a quantised weight.
+multiplied with the same part of a panel.
 """
 
 from __future__ import annotations
@@ -20,27 +20,16 @@ from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item, fetch
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
-from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
-from pagemesh.kernels.linear.unpacking import Unpacking
+from pagemesh.kernels.linear.tile_items import BLOCK_ROWS, ITEM_ARGUMENTS, ItemPlaces
 
-BLOCK_ROWS: Final = 2 * TILE_ROWS
-MAX_CHUNK_ROWS: Final = 1024
-"""Of an item, by its panels."""
 _STEP_BYTES: Final = COLUMNS * TILE_BYTES
 """Of a panel per step."""
 _FEW_LINES: Final = _STEP_BYTES // TILE_BYTES // 4
 """Of the next panel, fetched in a step where several blocks of rows share the work."""
 
 ARGUMENTS: Final[Mapping[str, ir.Type | None]] = {
-    "counter": None,  # the next item to be taken, 0 at first
-    "num_items": None,
-    "num_panels": None,
-    "item_panels": None,
-    "run_groups": None,  # of panels: item = (run · num_chunks + chunk) · run_groups + group of the run
-    "num_chunks": None,
-    "chunk_rows": None,  # a multiple of 32; by item_panels, at most 1,024
-    "num_rows": None,
+    **ITEM_ARGUMENTS,
     "num_steps": None,  # of 32 inputs
     "part_steps": None,  # that are multiplied with all rows of a chunk before the next ones
     "num_columns": None,  # of the output
@@ -59,16 +48,11 @@ _SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 
 
 @per_isa
-def compile_tiles(gate: Gate | None, form: PackedForm | None = None) -> CompiledFunction:
-    """The kernel, for a weight of gates and ups or for a plain one; of a form, whose order is "tiles", or dense."""
+def compile_tiles(gate: Gate | None) -> CompiledFunction:
+    """The kernel, for a weight of gates and ups or for a plain one."""
     module = ir.Module("tiles")
-    _TileKernel(Emitter(module, "tiles"), gate, form).emit()
+    _TileKernel(Emitter(module, "tiles"), gate).emit()
     return CompiledFunction(module, "tiles")
-
-
-class _Item(NamedTuple):
-    panels: tuple[ir.Value, ir.Value]
-    rows: tuple[ir.Value, ir.Value]
 
 
 class _Block(NamedTuple):
@@ -85,15 +69,13 @@ class _Block(NamedTuple):
 
 
 class _TileKernel:
-    def __init__(self, e: Emitter, gate: Gate | None, form: PackedForm | None) -> None:
+    def __init__(self, e: Emitter, gate: Gate | None) -> None:
         self.e, self.b = e, e.builder
-        self.unpacking = None if form is None else Unpacking(e, form)
-        self.part = e.scratch(PART_INPUTS * COLUMNS if form else 0, I16)
         self.tiles = tile_registers(e)
         self.argument = {
             name: e.argument(index, kind) for index, (name, kind) in enumerate(ARGUMENTS.items())
         }
-        self.sums = e.scratch(MAX_CHUNK_ROWS * COLUMNS)
+        self.items = ItemPlaces(e, self.argument)
         self.configured = e.scratch(1, I64)
         self.epilogue = PanelEpilogue(e, gate, "bfloat16", self.argument)
 
@@ -104,35 +86,16 @@ class _TileKernel:
         self.tiles.release()
         self.b.ret_void()
 
-    def _item(self, item: ir.Value, following: ir.Value) -> None:
+    def _item(self, number: ir.Value, next_number: ir.Value) -> None:
         e, b = self.e, self.b
-        (first, last), (begin, end) = place = self._place(item)
-        next_first = self._place(following).panels[0]
+        item, next_item = self.items.of(number), self.items.of(next_number)
+        (first, last), (begin, end) = item
         with e.loop(first, last) as panel:
-            next_own = b.add(panel, e.int64(1))
-            is_own = b.icmp_signed("<", next_own, last)
-            fetched = b.select(is_own, next_own, next_first)
-            self._multiply_panel(panel, fetched, place.rows, self._sums(panel, first))
+            fetched = self.items.following(panel, item, next_item)
+            self._multiply_panel(panel, fetched, item.rows, self.items.sums(panel, first))
         with e.loop(begin, end) as row, e.loop(first, last) as panel:
             own = b.mul(b.sub(row, begin), e.int64(COLUMNS))
-            self.epilogue.finish(row, panel, e.at(self._sums(panel, first), own))
-
-    def _place(self, item: ir.Value) -> _Item:
-        b, argument = self.b, self.argument
-        size, num_chunks = argument["run_groups"], argument["num_chunks"]
-        run = b.sdiv(item, b.mul(size, num_chunks))
-        group = b.add(b.mul(run, size), b.srem(item, size))
-        first = b.mul(group, argument["item_panels"])
-        last = self._least(b.add(first, argument["item_panels"]), argument["num_panels"])
-        begin = b.mul(b.srem(b.sdiv(item, size), num_chunks), argument["chunk_rows"])
-        end = self._least(b.add(begin, argument["chunk_rows"]), argument["num_rows"])
-        return _Item((first, last), (begin, end))
-
-    def _sums(self, panel: ir.Value, first: ir.Value) -> ir.Value:
-        """Of all rows of a chunk with one of an item's panels."""
-        b = self.b
-        size = b.mul(self.argument["chunk_rows"], self.e.int64(COLUMNS))
-        return self.e.at(self.sums, b.mul(b.sub(panel, first), size))
+            self.epilogue.finish(row, panel, e.at(self.items.sums(panel, first), own))
 
     def _multiply_panel(
         self,
@@ -145,67 +108,41 @@ class _TileKernel:
         e, b, argument = self.e, self.b, self.argument
         begin, end = rows
         num_rows = b.sub(end, begin)
-        num_blocks = self._ceil(num_rows, e.int64(BLOCK_ROWS))
-        panel_bytes = self._panel_bytes()
-        num_parts = self._ceil(argument["num_steps"], argument["part_steps"])
+        num_blocks = self.items.ceil(num_rows, e.int64(BLOCK_ROWS))
+        panel_bytes = b.mul(argument["num_steps"], e.int64(_STEP_BYTES))
+        num_parts = self.items.ceil(argument["num_steps"], argument["part_steps"])
         lines = b.mul(argument["num_steps"], e.int64(_FEW_LINES))
         with e.loop(e.int64(0), num_parts) as part:
             first = b.mul(part, argument["part_steps"])
-            last = self._least(b.add(first, argument["part_steps"]), argument["num_steps"])
-            weight, ahead = (
-                e.at(argument["weight"], b.mul(each, panel_bytes)) for each in (panel, fetched)
-            )
-            if self.unpacking is not None:
-                weight = self._unpacked(weight, ahead, (first, last))
+            last = self.items.least(b.add(first, argument["part_steps"]), argument["num_steps"])
             with e.loop(e.int64(0), num_blocks) as number:
                 row = b.mul(number, e.int64(BLOCK_ROWS))
                 start = b.mul(b.add(begin, row), argument["inputs_stride"])
                 block = _Block(
                     inputs=e.at(argument["inputs"], start),
                     sums=e.at(sums, b.mul(row, e.int64(COLUMNS))),
-                    weight=weight,
+                    weight=e.at(argument["weight"], b.mul(panel, panel_bytes)),
                     steps=(first, last),
-                    fetched=ahead,
+                    fetched=e.at(argument["weight"], b.mul(fetched, panel_bytes)),
                     first_line=b.mul(number, lines),
                     last_line=b.sub(b.mul(lines, e.int64(4)), e.int64(_FEW_LINES)),
                 )
-                block_rows = self._least(b.sub(num_rows, row), e.int64(BLOCK_ROWS))
+                block_rows = self.items.least(b.sub(num_rows, row), e.int64(BLOCK_ROWS))
                 is_only = b.icmp_signed("==", num_blocks, e.int64(1))
                 self._multiply_any(block, block_rows, is_only)
-
-    def _panel_bytes(self) -> ir.Value:
-        if self.unpacking is None:
-            return self.b.mul(self.argument["num_steps"], self.e.int64(_STEP_BYTES))
-        num_inputs = self.b.mul(self.argument["num_steps"], self.e.int64(STEP_INPUTS))
-        return self.unpacking.panel_bytes(num_inputs)
-
-    def _unpacked(
-        self, panel: ir.Value, ahead: ir.Value, steps: tuple[ir.Value, ir.Value]
-    ) -> ir.Value:
-        """Where the dense panel would begin of which some steps, a part, are made ready now."""
-        assert self.unpacking is not None
-        e, b = self.e, self.b
-        first, num_inputs = (
-            b.mul(each, e.int64(STEP_INPUTS)) for each in (steps[0], b.sub(steps[1], steps[0]))
-        )
-        place = self.unpacking.part_place(first)
-        self.unpacking.emit(e.at(panel, place), e.at(ahead, place), num_inputs, self.part)
-        part = b.bitcast(self.part, I8.as_pointer())
-        return e.at(part, b.mul(steps[0], e.int64(-_STEP_BYTES)))
 
     def _multiply_any(self, block: _Block, num_rows: ir.Value, is_only: ir.Value) -> None:
         """`_multiply` for a number of rows that is known only now."""
         e, b = self.e, self.b
         self._configure(num_rows)
-        # Unpacking fetches what comes next.
-        each_lines = 0 if self.unpacking else _FEW_LINES
+        all_lines = 4 * _FEW_LINES
         with b.if_else(b.icmp_signed(">", num_rows, e.int64(TILE_ROWS))) as (many, few):
             for branch, num_tiles in ((many, 2), (few, 1)):
                 with branch, b.if_else(is_only) as (alone, shared):
                     with alone:
-                        self._multiply(block, num_tiles, 4 * each_lines)
+                        self._multiply(block, num_tiles, all_lines)
                     with shared:
-                        self._multiply(block, num_tiles, each_lines)
+                        self._multiply(block, num_tiles, _FEW_LINES)
 
     def _configure(self, num_rows: ir.Value) -> None:
         """Unless it is as it must be already: it takes as long as ten products."""
@@ -213,7 +150,7 @@ class _TileKernel:
         with b.if_then(b.icmp_signed("!=", b.load(self.configured), num_rows)):
             b.store(num_rows, self.configured)
             full = e.int64(TILE_ROWS)
-            upper = self._least(num_rows, full)
+            upper = self.items.least(num_rows, full)
             rest = b.sub(num_rows, upper)
             is_none = b.icmp_signed("==", rest, e.int64(0))
             lower = b.select(is_none, e.int64(1), rest)
@@ -260,13 +197,7 @@ class _TileKernel:
         e, b = self.e, self.b
         first = b.mul(step, e.int64(num_lines))
         if num_lines == _FEW_LINES:
-            first = self._least(b.add(block.first_line, first), block.last_line)
+            first = self.items.least(b.add(block.first_line, first), block.last_line)
         begin = e.at(block.fetched, b.mul(first, e.int64(TILE_BYTES)))
         for line in range(num_lines):
             fetch(e, e.at(begin, e.int64(line * TILE_BYTES)))
-
-    def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self.b.select(self.b.icmp_signed("<", x, y), x, y)
-
-    def _ceil(self, total: ir.Value, size: ir.Value) -> ir.Value:
-        return self.b.sdiv(self.b.add(total, self.b.sub(size, self.e.int64(1))), size)

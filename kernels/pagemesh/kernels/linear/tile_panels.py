@@ -10,60 +10,17 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, FormedRows, pack
+from pagemesh.kernels.linear.packed_parts import STEP_INPUTS
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.prepared_rows import with_zeros
-from pagemesh.kernels.linear.tile_kernel import (
-    ARGUMENTS,
-    BLOCK_ROWS,
-    MAX_CHUNK_ROWS,
-    compile_tiles,
-)
+from pagemesh.kernels.linear.tile_items import BLOCK_ROWS, MIN_SHARED_PRODUCTS, TileItems
+from pagemesh.kernels.linear.tile_kernel import ARGUMENTS, compile_tiles
 from pagemesh.kernels.packed_weights import place_packed
-
-_CHUNK_BYTES: Final = 1 << 20
-"""Of the rows of an item: half of the second-level cache."""
 
 _PART_STEPS: Final = 12
 """Steps of a panel (24 KiB) that stay in the first-level cache while a chunk's rows pass."""
 
-_ITEM_PANELS: Final = 4
-_FEW_ROWS: Final = 64
-"""Panels of an item of more rows than a few: the rows of a wide output lie pages apart, so that whatever is
-written to one of them at once must be long."""
-
-_MIN_ITEMS: Final = 4
-"""For each thread, so that threads end together."""
-
-_MIN_SHARED_PRODUCTS: Final = 1 << 18
-"""Multiplications from which on threads share them."""
-
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
-
-
-class _Items:
-    """How rows and panels are cut into items; says nothing of the bits."""
-
-    def __init__(self, num_rows: int, row_bytes: int, num_panels: int, num_threads: int) -> None:
-        fitting = max(_CHUNK_BYTES // row_bytes // BLOCK_ROWS, 1) * BLOCK_ROWS
-        whole = -(-num_rows // BLOCK_ROWS) * BLOCK_ROWS
-        self.chunk_rows = min(fitting, MAX_CHUNK_ROWS, whole)
-        self.panels = 1
-        fits = num_rows * row_bytes <= _CHUNK_BYTES
-        if num_rows > _FEW_ROWS:
-            # Rows that all stay in the cache pass in small chunks, whose sums stay in the first one.
-            self.chunk_rows = (
-                _FEW_ROWS if fits else min(self.chunk_rows, MAX_CHUNK_ROWS // _ITEM_PANELS)
-            )
-            self.panels = min(_ITEM_PANELS, num_panels)
-        self.num_chunks = -(-num_rows // self.chunk_rows)
-        while self.panels > 1 and self._count(num_panels) < _MIN_ITEMS * num_threads:
-            self.panels //= 2
-        self.number = self._count(num_panels)
-        self.run_groups = 1 if fits else self.number // self.num_chunks
-
-    def _count(self, num_panels: int) -> int:
-        return -(-num_panels // self.panels) * self.num_chunks
 
 
 class TilePanels:
@@ -71,25 +28,20 @@ class TilePanels:
 
     def __init__(
         self,
-        weight: torch.Tensor | FormedRows,
+        weight: torch.Tensor,
         bias: torch.Tensor,
         num_columns: int,
         gate: Gate | None,
     ) -> None:
         self._num_columns = num_columns
-        rows, form = weight if isinstance(weight, FormedRows) else (weight, None)
-        num_rows, num_inputs = rows.shape
+        num_rows, num_inputs = weight.shape
         # Inputs that fill no step have company of zeros.
         self._num_padded = -num_inputs % STEP_INPUTS
         self._num_panels = num_rows // COLUMNS
         self._num_steps = (num_inputs + self._num_padded) // STEP_INPUTS
         self._bias = bias
-        self._is_packed = form is not None
-        if isinstance(weight, torch.Tensor):
-            self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
-        else:
-            self._weight = place_packed(pack(*weight))
-        self._function = compile_tiles(gate, form)
+        self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
+        self._function = compile_tiles(gate)
 
     def multiply(
         self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
@@ -102,20 +54,13 @@ class TilePanels:
             residual = residual.contiguous()
         num_rows, num_inputs = inputs.shape
         num_products = num_rows * self._num_columns * num_inputs
-        num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
+        num_threads = torch.get_num_threads() if num_products >= MIN_SHARED_PRODUCTS else 1
         row_bytes = num_inputs * inputs.element_size()
-        items = _Items(num_rows, row_bytes, self._num_panels, num_threads)
+        items = TileItems(num_rows, row_bytes, self._num_panels, num_threads)
         arguments = _Arguments(
-            0,
-            items.number,
-            self._num_panels,
-            items.panels,
-            items.run_groups,
-            items.num_chunks,
-            items.chunk_rows,
-            num_rows,
+            *items.arguments(),
             self._num_steps,
-            self._part_steps(num_rows),
+            _PART_STEPS if num_rows > BLOCK_ROWS else self._num_steps,
             self._num_columns,
             self._weight.data_ptr(),
             self._bias.data_ptr(),
@@ -127,11 +72,6 @@ class TilePanels:
             0 if residual is None else residual.stride(0),
         )
         run_parallel(self._function, arguments, num_threads)
-
-    def _part_steps(self, num_rows: int) -> int:
-        if self._is_packed:
-            return PART_INPUTS // STEP_INPUTS
-        return _PART_STEPS if num_rows > BLOCK_ROWS else self._num_steps
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor:

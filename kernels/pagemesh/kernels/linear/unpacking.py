@@ -13,21 +13,19 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
 from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter, fetch, int_lanes
 from pagemesh.kernels.jit.pair_dots import round_to_bfloat16, round_to_pairs
 from pagemesh.kernels.linear.packed_parts import (
     LINE_BYTES,
     PART_INPUTS,
-    STEP_INPUTS,
     PackedForm,
     Rows,
 )
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 
 _AVX512 = (CpuIsa.AVX512, CpuIsa.AVX512_BF16, CpuIsa.AMX)
-_STEP_PAIRS = STEP_INPUTS // 2
 
 
 class GroupVectors(NamedTuple):
@@ -50,6 +48,13 @@ class PartTables:
 
     def of(self, part: ir.Value, group: ir.Value) -> GroupVectors:
         """Those of a group, by turns for the vectors of its codes."""
+        scales, zeros, added = self.halves(part, group)
+        return GroupVectors(
+            self._spread(scales), zeros and self._spread(zeros), added and self._spread(added)
+        )
+
+    def halves(self, part: ir.Value, group: ir.Value) -> GroupVectors:
+        """Those of a group, of both halves of the columns."""
         e, b, form = self._e, self._e.builder, self._form
         scales = self._product(part, group, form.scales, form.scale_units)
         zeros = None
@@ -64,9 +69,7 @@ class PartTables:
         elif zeros is not None and self._fits_products_with_zeros():
             added = [b.fneg(b.fmul(*pair)) for pair in zip(scales, zeros, strict=True)]
             zeros = None
-        return GroupVectors(
-            self._spread(scales), zeros and self._spread(zeros), added and self._spread(added)
-        )
+        return GroupVectors(scales, zeros, added)
 
     def _fits_products_with_zeros(self) -> bool:
         """Powers of two only move the point."""
@@ -123,8 +126,42 @@ class PartTables:
         ]
 
 
+def scaled(
+    e: Emitter, form: PackedForm, value: ir.Value, group: GroupVectors, turn: int
+) -> ir.Value:
+    """What codes stand for, as floats that are not rounded to the type of the rows yet."""
+    b = e.builder
+    if group.zeros is not None:
+        value = b.fsub(value, group.zeros[turn])
+    if group.added is None:
+        return b.fmul(group.scales[turn], value)
+    if form.minimums is None or form.is_exact:
+        return e.fma(group.scales[turn], value, group.added[turn])
+    return b.fadd(b.fmul(group.scales[turn], value), group.added[turn])
+
+
+def entries(form: PackedForm) -> Sequence[float]:
+    """What the codes of 4 bits stand for."""
+    decode = form.decode
+    return decode if isinstance(decode, tuple) else [float(code) for code in range(16)]
+
+
+def looked_up(e: Emitter, form: PackedForm, codes: ir.Value) -> ir.Value:
+    """Entry by entry: for processors without an instruction for it."""
+    values = e.splat(0.0)
+    for number, entry in enumerate(entries(form)):
+        is_it = e.builder.icmp_signed("==", codes, int_lanes(number))
+        values = e.builder.select(is_it, e.splat(entry), values)
+    return values
+
+
+def has_avx512() -> bool:
+    """Whether its instructions may be used: of a better class that a test plays the processor may have none."""
+    return current_isa() in _AVX512 and CpuIsa.AVX512 in processor_isas()
+
+
 class Unpacking:
-    """Emits it for one form of weights."""
+    """Emits it for one form of weights whose columns lie side by side."""
 
     def __init__(self, e: Emitter, form: PackedForm) -> None:
         self._e = e
@@ -170,20 +207,8 @@ class Unpacking:
         vectors = []
         for number in range(32 // bits):
             value = self._decoded(b.lshr(lanes, int_lanes(bits * number)) if number else lanes)
-            turn = number % len(group.scales)
-            if group.zeros is not None:
-                value = b.fsub(value, group.zeros[turn])
-            added = None if group.added is None else group.added[turn]
-            vectors.append(self._scaled(value, group.scales[turn], added))
+            vectors.append(scaled(self._e, self._form, value, group, number % len(group.scales)))
         return vectors
-
-    def _scaled(self, value: ir.Value, scale: ir.Value, added: ir.Value | None) -> ir.Value:
-        e, b = self._e, self._e.builder
-        if added is None:
-            return b.fmul(scale, value)
-        if self._form.minimums is None or self._form.is_exact:
-            return e.fma(scale, value, added)
-        return b.fadd(b.fmul(scale, value), added)
 
     def _decoded(self, shifted: ir.Value) -> ir.Value:
         """What the lowest bits of each lane stand for."""
@@ -193,15 +218,11 @@ class Unpacking:
             return self._float(codes)
         if form.bits == 8:
             return b.sitofp(codes, VEC)
-        if current_isa() in _AVX512:
+        if has_avx512():
             # By the lowest four bits of each lane: in one instruction, where masking and converting are two.
-            table = ir.Constant(VEC, list(self._entries()))
+            table = ir.Constant(VEC, list(entries(form)))
             return e.intrinsic("llvm.x86.avx512.permvar.sf.512", VEC, table, shifted)
-        return b.sitofp(codes, VEC) if form.decode == "int" else self._looked_up(codes)
-
-    def _entries(self) -> Sequence[float]:
-        decode = self._form.decode
-        return decode if isinstance(decode, tuple) else [float(code) for code in range(16)]
+        return b.sitofp(codes, VEC) if form.decode == "int" else looked_up(e, form, codes)
 
     def _float(self, codes: ir.Value) -> ir.Value:
         """Of 8 bits; those without a leading one are whole numbers: as floats they would take very long."""
@@ -213,15 +234,6 @@ class Unpacking:
         value = b.select(is_small, b.bitcast(small, VEC_I32), moved)
         sign = b.shl(b.and_(codes, int_lanes(0x80)), int_lanes(24))
         return b.bitcast(b.or_(value, sign), VEC)
-
-    def _looked_up(self, codes: ir.Value) -> ir.Value:
-        """Entry by entry: processors without an instruction for it."""
-        b = self._e.builder
-        values = self._e.splat(0.0)
-        for number, entry in enumerate(self._entries()):
-            is_it = b.icmp_signed("==", codes, int_lanes(number))
-            values = b.select(is_it, self._e.splat(entry), values)
-        return values
 
     def _store(self, vectors: Sequence[ir.Value], line: ir.Value, target: ir.Value) -> None:
         e, b, form = self._e, self._e.builder, self._form
@@ -235,7 +247,9 @@ class Unpacking:
         num_pairs = len(halves) // 2
         for number, pairs in enumerate(halves):
             pair = b.add(b.mul(line, e.int64(num_pairs)), e.int64(number // 2))
-            e.store(pairs, e.at(target, self._pair_place(pair, number % 2)), 64)
+            # Of 16 columns with a pair of inputs.
+            place = b.add(b.mul(pair, e.int64(2 * COLUMNS)), e.int64(number % 2 * COLUMNS))
+            e.store(pairs, e.at(target, place), 64)
 
     def _rounded(self, vector: ir.Value) -> ir.Value:
         """As a dense weight's numbers are, in float32 again."""
@@ -247,16 +261,6 @@ class Unpacking:
                 return b.fpext(b.fptrunc(vector, ir.VectorType(ir.HalfType(), LANES)), VEC)
             case _:
                 return vector
-
-    def _pair_place(self, pair: ir.Value, half: int) -> ir.Value:
-        """Of 16 columns with a pair of inputs, in elements."""
-        e, b = self._e, self._e.builder
-        if self._form.order == "pairs":
-            return b.add(b.mul(pair, e.int64(2 * COLUMNS)), e.int64(half * COLUMNS))
-        # Steps of 16 pairs, in each the halves of the columns.
-        step, own = b.sdiv(pair, e.int64(_STEP_PAIRS)), b.srem(pair, e.int64(_STEP_PAIRS))
-        row = b.add(b.mul(step, e.int64(2 * _STEP_PAIRS)), b.add(own, e.int64(half * _STEP_PAIRS)))
-        return b.mul(row, e.int64(COLUMNS))
 
     def _fetch(self, ahead: ir.Value, place: ir.Value, num_bytes: int) -> None:
         """Into the second-level cache, so many bytes from a place on."""

@@ -1,0 +1,249 @@
+"""Matmuls of bfloat16 rows with a packed weight on AMX's tiles: the bits of those of `tile_kernel` with what it stands for.
+
+Roles are changed there: the left-hand tile of a product are 16 columns of the weight with 32 inputs each, as unpacking
+leaves them, and the right-hand one the pairs of up to 16 rows. What is multiplied with what, and added in which order,
+stays the same. A part of a panel is unpacked, then multiplied with all rows of a chunk; if these are 32 at most, their
+sums stay in the registers from a panel's first part to its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from llvmlite import ir
+
+from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item
+from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
+from pagemesh.kernels.jit.transposing import transposed
+from pagemesh.kernels.linear.column_unpacking import ColumnUnpacking
+from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, PackedForm
+from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
+from pagemesh.kernels.linear.tile_items import (
+    BLOCK_ROWS,
+    ITEM_ARGUMENTS,
+    MAX_ITEM_PANELS,
+    ItemPlaces,
+    TileItem,
+)
+
+_PART_STEPS: Final = PART_INPUTS // STEP_INPUTS
+_STEP_BYTES: Final = COLUMNS * TILE_BYTES
+"""Of a panel's numbers per step."""
+_SQUARE: Final = TILE_ROWS * TILE_ROWS
+
+ARGUMENTS: Final[Mapping[str, ir.Type | None]] = {
+    **ITEM_ARGUMENTS,
+    "num_steps": None,  # of 32 inputs
+    "num_columns": None,  # of the output
+    "weight": I8,  # uint8 [panels, bytes], in parts
+    "bias": F32,  # [panels, 32]
+    "inputs": I8,  # of `paired`
+    "output": I16,
+    "output_stride": None,  # elements, as the residual's
+    "residual": I16,  # like the output, or null
+    "residual_stride": None,
+}
+
+_Move: TypeAlias = Callable[[int, ir.Value, ir.Value], None]
+
+# Registers: sums of columns 0-15 and 16-31 by rows 0-15 and 16-31, the columns, the rows.
+_SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
+
+
+@per_isa
+def compile_packed_tiles(gate: Gate | None, form: PackedForm) -> CompiledFunction:
+    """The kernel, for a weight of gates and ups or for a plain one; the form's order is "columns"."""
+    module = ir.Module("packed_tiles")
+    _PackedTileKernel(Emitter(module, "packed_tiles"), gate, form).emit()
+    return CompiledFunction(module, "packed_tiles")
+
+
+class _Block(NamedTuple):
+    """Up to 32 rows."""
+
+    first_row: ir.Value
+    """Of all rows, a multiple of 32."""
+    widths: tuple[ir.Value, ir.Value]
+    """Of its tiles; 0 if the second has none."""
+    is_alone: ir.Value
+    """Whether it is one row, and all of its chunk."""
+    sums: ir.Value
+    """float32, a square for each tile of rows and half of the columns; in it, a row for each column."""
+
+
+class _PackedTileKernel:
+    def __init__(self, e: Emitter, gate: Gate | None, form: PackedForm) -> None:
+        self.e, self.b = e, e.builder
+        self.unpacking = ColumnUnpacking(e, form)
+        self.part = e.scratch(PART_INPUTS * COLUMNS, I16)
+        self.tiles = tile_registers(e)
+        self.argument = {
+            name: e.argument(index, kind) for index, (name, kind) in enumerate(ARGUMENTS.items())
+        }
+        self.items = ItemPlaces(e, self.argument)
+        self.rows = e.scratch(MAX_ITEM_PANELS * TILE_ROWS * COLUMNS)
+        self.configured = e.scratch(1, I64)
+        self.epilogue = PanelEpilogue(e, gate, "bfloat16", self.argument)
+
+    def emit(self) -> None:
+        """Take items until none is left."""
+        self.b.store(self.e.int64(0), self.configured)
+        each_item(self.e, self.argument["num_items"], self._item)
+        self.tiles.release()
+        self.b.ret_void()
+
+    def _item(self, number: ir.Value, next_number: ir.Value) -> None:
+        e = self.e
+        item, next_item = self.items.of(number), self.items.of(next_number)
+        first, last = item.panels
+        with e.loop(first, last) as panel:
+            fetched = self.items.following(panel, item, next_item)
+            self._multiply_panel(panel, fetched, item.rows, self.items.sums(panel, first))
+        self._finish(item)
+
+    def _multiply_panel(
+        self,
+        panel: ir.Value,
+        fetched: ir.Value,
+        rows: tuple[ir.Value, ir.Value],
+        sums: ir.Value,
+    ) -> None:
+        """Part after part of a panel, each with all rows of a chunk."""
+        e, b, argument = self.e, self.b, self.argument
+        begin, end = rows
+        num_rows = b.sub(end, begin)
+        num_blocks = self.items.ceil(num_rows, e.int64(BLOCK_ROWS))
+        is_only = b.icmp_signed("==", num_blocks, e.int64(1))
+        num_steps = argument["num_steps"]
+        panel_bytes = self.unpacking.panel_bytes(num_steps)
+        weight, ahead = (
+            e.at(argument["weight"], b.mul(each, panel_bytes)) for each in (panel, fetched)
+        )
+        only = self._block(begin, end, sums, e.int64(0))
+        with b.if_then(is_only):
+            self._configure(only)
+            self._each_sum(only, lambda tile, *_: self.tiles.zero(tile))
+        with e.loop(e.int64(0), self.items.ceil(num_steps, e.int64(_PART_STEPS))) as part:
+            first = b.mul(part, e.int64(_PART_STEPS))
+            part_steps = self.items.least(b.sub(num_steps, first), e.int64(_PART_STEPS))
+            place = self.unpacking.part_place(part)
+            self.unpacking.emit(e.at(weight, place), e.at(ahead, place), part_steps, self.part)
+            steps = first, part_steps
+            with b.if_else(is_only) as (alone, shared):
+                with alone:
+                    self._multiply(only, steps)
+                with shared, e.loop(e.int64(0), num_blocks) as number:
+                    block = self._block(begin, end, sums, number)
+                    self._configure(block)
+                    self._take_sums(block, first)
+                    self._multiply(block, steps)
+                    self._each_sum(block, self.tiles.store)
+        with b.if_then(is_only):
+            self._each_sum(only, self.tiles.store)
+
+    def _block(self, begin: ir.Value, end: ir.Value, sums: ir.Value, number: ir.Value) -> _Block:
+        e, b = self.e, self.b
+        own = b.mul(number, e.int64(BLOCK_ROWS))
+        first = b.add(begin, own)
+        num_rows = self.items.least(b.sub(end, first), e.int64(BLOCK_ROWS))
+        upper = self.items.least(num_rows, e.int64(TILE_ROWS))
+        return _Block(
+            first_row=first,
+            widths=(upper, b.sub(num_rows, upper)),
+            is_alone=b.icmp_signed("==", b.sub(end, begin), e.int64(1)),
+            sums=e.at(sums, b.mul(own, e.int64(COLUMNS))),
+        )
+
+    def _configure(self, block: _Block) -> None:
+        """Unless it is as it must be already: it takes as long as ten products."""
+        e, b = self.e, self.b
+        upper, rest = block.widths
+        num_rows = b.add(upper, rest)
+        with b.if_then(b.icmp_signed("!=", b.load(self.configured), num_rows)):
+            b.store(num_rows, self.configured)
+            full = e.int64(TILE_ROWS)
+            is_none = b.icmp_signed("==", rest, e.int64(0))
+            lower = b.select(is_none, e.int64(1), rest)
+            widths = [upper, lower, upper, lower, full, full, upper, lower]
+            self.tiles.configure([full] * len(widths), widths)
+
+    def _take_sums(self, block: _Block, first: ir.Value) -> None:
+        """Those of the parts before."""
+        with self.b.if_else(self.b.icmp_signed("==", first, self.e.int64(0))) as (begins, goes_on):
+            with begins:
+                self._each_sum(block, lambda tile, *_: self.tiles.zero(tile))
+            with goes_on:
+                self._each_sum(block, self.tiles.load)
+
+    def _each_sum(self, block: _Block, move: _Move) -> None:
+        """move(tile, its place in memory, bytes from row to row); the sums of a row that is alone lie side by side."""
+        e, b = self.e, self.b
+        stride = b.select(block.is_alone, e.int64(4), e.int64(TILE_BYTES))
+        size = b.select(block.is_alone, e.int64(TILE_ROWS), e.int64(_SQUARE))
+        for half in range(2):
+            move(_SUMS[half][0], e.at(block.sums, b.mul(size, e.int64(half))), stride)
+        with b.if_then(b.icmp_signed(">", block.widths[1], e.int64(0))):
+            for half in range(2):
+                place = e.at(block.sums, e.int64((2 + half) * _SQUARE))
+                move(_SUMS[half][1], place, e.int64(TILE_BYTES))
+
+    def _multiply(self, block: _Block, steps: tuple[ir.Value, ir.Value]) -> None:
+        """Add a part of a panel to the sums of one or two tiles of rows."""
+        e, b = self.e, self.b
+        first, num_steps = steps
+        row_bytes = b.mul(self.argument["num_steps"], e.int64(TILE_BYTES))
+        rows = []
+        for number, width in enumerate(block.widths):
+            own = b.add(block.first_row, e.int64(number * TILE_ROWS))
+            begin = e.at(self.argument["inputs"], b.mul(own, row_bytes))
+            step_bytes = b.mul(width, e.int64(TILE_BYTES))
+            rows.append((e.at(begin, b.mul(first, step_bytes)), step_bytes))
+        part = b.bitcast(self.part, I8.as_pointer())
+        with b.if_else(b.icmp_signed(">", block.widths[1], e.int64(0))) as (many, few):
+            for branch, tiles in ((many, rows), (few, rows[:1])):
+                with branch, e.loop(e.int64(0), num_steps) as step:
+                    left = e.at(part, b.mul(step, e.int64(_STEP_BYTES)))
+                    for half in range(2):
+                        place = e.at(left, e.int64(half * TILE_ROWS * TILE_BYTES))
+                        self.tiles.load(_LEFT[half], place, e.int64(TILE_BYTES))
+                    for number, (right, step_bytes) in enumerate(tiles):
+                        place = e.at(right, b.mul(step, step_bytes))
+                        stride = b.mul(block.widths[number], e.int64(4))
+                        self.tiles.load(_RIGHT[number], place, stride)
+                        for half in range(2):
+                            self.tiles.multiply(_SUMS[half][number], _LEFT[half], _RIGHT[number])
+
+    def _finish(self, item: TileItem) -> None:
+        """Write its outputs."""
+        e, b = self.e, self.b
+        (first, last), (begin, end) = item
+        is_one = b.icmp_signed("==", b.sub(end, begin), e.int64(1))
+        with b.if_else(is_one) as (alone, shared):
+            with alone, e.loop(first, last) as panel:
+                self.epilogue.finish(begin, panel, self.items.sums(panel, first))
+            with shared, e.loop(begin, end, TILE_ROWS) as tile:
+                with e.loop(first, last) as panel:
+                    own = b.mul(b.sub(tile, begin), e.int64(COLUMNS))
+                    self._turn(e.at(self.items.sums(panel, first), own), b.sub(panel, first))
+                tile_end = self.items.least(b.add(tile, e.int64(TILE_ROWS)), end)
+                with e.loop(tile, tile_end) as row, e.loop(first, last) as panel:
+                    own = b.mul(b.sub(panel, first), e.int64(TILE_ROWS))
+                    place = b.mul(b.add(own, b.sub(row, tile)), e.int64(COLUMNS))
+                    self.epilogue.finish(row, panel, e.at(self.rows, place))
+
+    def _turn(self, squares: ir.Value, number: ir.Value) -> None:
+        """Of a tile of rows, the sums with a panel: row by row."""
+        e, b = self.e, self.b
+        target = e.at(self.rows, b.mul(number, e.int64(TILE_ROWS * COLUMNS)))
+        for half in range(2):
+            begin = half * _SQUARE
+            lines = [
+                e.load(e.at(squares, e.int64(begin + line * TILE_ROWS)), 64)
+                for line in range(TILE_ROWS)
+            ]
+            for row, vector in enumerate(transposed(e, lines)):
+                e.store(vector, e.at(target, e.int64(row * COLUMNS + half * TILE_ROWS)), 64)
