@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pagemesh.kernels.linear import Dense, Linear, make_linear
+from pagemesh.kernels.linear.weight import Plain, RowStack
 from pagemesh.kernels.packed_weights import place_packed
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.decoder import (
@@ -31,18 +32,18 @@ from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
 def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
     """A decoder for positions below `max_model_len`, on its parameters' device."""
     model = ParameterScope(parameters, "")
-    embed = place_packed(parameters.read("embed"))
+    table = _embedding_table(parameters)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     layers = [
-        _make_layer(spec, index, ropes, ParameterScope(parameters, f"layers.{index}."), embed.dtype)
+        _make_layer(spec, index, ropes, ParameterScope(parameters, f"layers.{index}."), table.dtype)
         for index in range(spec.num_layers)
     ]
     head: Head = NoHead()
     if spec.has_head:
-        output = Dense(embed) if spec.tie_word_embeddings else parameters.weight("lm_head")
+        output = table if spec.tie_word_embeddings else parameters.weight("lm_head")
         head = make_head(output, spec.logit_soft_cap)
     return Decoder(
-        embedding=_make_embedding(spec, model, embed),
+        embedding=_make_embedding(spec, model, table),
         rotations=[
             rotation_table(rope, spec.attention.head_dim, max_model_len).to(parameters.device)
             for rope in ropes
@@ -51,23 +52,29 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
         final_norm=(
             NoNorm()
             if spec.residual == "normed_sums"
-            else model.norm(spec.norm, "final_norm", embed.dtype)
+            else model.norm(spec.norm, "final_norm", table.dtype)
         ),
         head=head,
     )
 
 
-def _make_embedding(
-    spec: DecoderSpec, model: ParameterScope, embed: torch.Tensor
-) -> TokenEmbedding:
+def _embedding_table(parameters: Parameters) -> Plain:
+    """Packed on CPUs alone, as it would be for products."""
+    table = parameters.weight("embed")
+    if isinstance(table, RowStack) or table.device.type != "cpu":
+        table = Dense(table.dense())
+    return table.moved(place_packed)
+
+
+def _make_embedding(spec: DecoderSpec, model: ParameterScope, table: Plain) -> TokenEmbedding:
     if spec.input is None:
-        return make_embedding(embed, spec.embedding_scale)
+        return make_embedding(table, spec.embedding_scale)
     token_types, positions = model.get("token_types"), model.get("positions")
     return PlacedEmbedding(
-        embed,
+        table,
         None if token_types is None else token_types[0],
         None if positions is None else positions[spec.input.first_position :],
-        model.norm(spec.norm, "embed_norm", embed.dtype),
+        model.norm(spec.norm, "embed_norm", table.dtype),
     )
 
 

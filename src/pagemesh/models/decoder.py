@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from pagemesh.errors import InternalError
 from pagemesh.kernels.linear import Linear, Weight, make_linear
+from pagemesh.kernels.linear.weight import Plain
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.feed_forward import FeedForward, make_feed_forward
 from pagemesh.models.interface import ForwardContext
@@ -30,12 +31,12 @@ class TokenEmbedding(Protocol):
 class Embedding:
     """Looks tokens up."""
 
-    def __init__(self, table: torch.Tensor) -> None:
+    def __init__(self, table: Plain) -> None:
         """`table` is [vocab, hidden]."""
         self._table = table
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return functional.embedding(token_ids, self._table)
+        return self._table.rows(token_ids)
 
 
 class ScaledEmbedding:
@@ -44,13 +45,13 @@ class ScaledEmbedding:
     Scaled at every step, because the table itself is also the output projection.
     """
 
-    def __init__(self, table: torch.Tensor, scale: float) -> None:
+    def __init__(self, table: Plain, scale: float) -> None:
         """The scale is rounded to the table's type first, as the models were trained (Gemma)."""
         self._table = table
         self._scale = torch.tensor(scale, dtype=table.dtype, device=table.device)
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return functional.embedding(token_ids, self._table).mul_(self._scale)
+        return self._table.rows(token_ids).mul_(self._scale)
 
 
 class PlacedEmbedding:
@@ -58,7 +59,7 @@ class PlacedEmbedding:
 
     def __init__(
         self,
-        table: torch.Tensor,
+        table: Plain,
         token_type: torch.Tensor | None,
         position_table: torch.Tensor | None,
         norm: Norm,
@@ -70,7 +71,7 @@ class PlacedEmbedding:
         self._norm = norm
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        hidden = functional.embedding(token_ids, self._table)
+        hidden = self._table.rows(token_ids)
         if self._token_type is not None:
             hidden += self._token_type
         if self._position_table is not None:
@@ -117,7 +118,7 @@ class CappedHead:
         return self._projection(hidden).div_(self._cap).tanh_().mul_(self._cap)
 
 
-def make_embedding(table: torch.Tensor, scale: float) -> TokenEmbedding:
+def make_embedding(table: Plain, scale: float) -> TokenEmbedding:
     """The one that fits; `table` is [vocab, hidden]."""
     return Embedding(table) if scale == 1.0 else ScaledEmbedding(table, scale)
 

@@ -38,15 +38,9 @@ def seed() -> None:
 
 
 def on(device: torch.device, weight: Weight) -> Weight:
-    if isinstance(weight, RowStack):
-        return RowStack(tuple(replace(p, **moved(p, device)) for p in weight.parts))  # type: ignore[arg-type]
-    return replace(weight, **moved(weight, device))  # type: ignore[arg-type]
-
-
-def moved(weight: object, device: torch.device) -> dict[str, torch.Tensor]:
-    names = type(weight).__dataclass_fields__  # type: ignore[attr-defined]
-    found = {name: getattr(weight, name) for name in names}
-    return {k: each.to(device) for k, each in found.items() if isinstance(each, torch.Tensor)}
+    parts = weight.parts if isinstance(weight, RowStack) else (weight,)
+    moved = [part.moved(lambda tensor: tensor.to(device)) for part in parts]
+    return RowStack(tuple(moved)) if isinstance(weight, RowStack) else moved[0]
 
 
 def test_whole_numbers_stand_for_their_distance_from_the_zero_point_times_the_scale() -> None:
@@ -107,6 +101,13 @@ def test_values_are_rounded_once() -> None:
     zeros = torch.tensor([[1]], dtype=torch.uint8)
     weight = GroupInt(torch.bfloat16, codes, scales, 8, 1, zero_points=zeros)
     assert weight.dense().item() == torch.tensor(254 * scales.double().item()).bfloat16().item()
+
+
+@plain_kinds
+def test_tokens_are_looked_up_as_in_what_a_table_stands_for(kind: str) -> None:
+    table = PLAIN_KINDS[kind]((6, 16), torch.bfloat16)
+    token_ids = torch.tensor([3, 0, 3, 1])
+    assert torch.equal(table.rows(token_ids), table.dense()[token_ids])
 
 
 @plain_kinds

@@ -53,7 +53,7 @@ def test_activations(mlp: MlpSpec, inputs: list[float], expected: float) -> None
 
 def test_an_embedding_is_scaled_by_what_its_type_holds() -> None:
     table = torch.tensor([[1.0], [3.0]], dtype=torch.bfloat16)
-    embedding = make_embedding(table, math.sqrt(3072))
+    embedding = make_embedding(Dense(table), math.sqrt(3072))
     # √3072 = 55.43 is 55.5 in bfloat16; 166.5 is rounded to 166.
     token_ids, positions = torch.tensor([0, 1]), torch.tensor([4, 5])
     assert embedding.look_up(token_ids, positions).tolist() == [[55.5], [166.0]]
@@ -158,7 +158,7 @@ def test_what_rows_are_multiplied_with_is_read_as_a_weight(
     parameters = RandomParameters(spec)
     assemble(spec, parameters, max_model_len=8)
     head = [] if spec.tie_word_embeddings else ["lm_head"]
-    assert parameters.weights == [*(f"layers.0.{name}.weight" for name in names), *head]
+    assert parameters.weights == ["embed", *(f"layers.0.{name}.weight" for name in names), *head]
 
 
 def operations(num_layers: int) -> Counter[str]:

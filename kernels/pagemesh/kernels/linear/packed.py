@@ -54,6 +54,14 @@ class Packed(ABC):
         of_rows = {k: each for k, each in self._tensors().items() if k not in self.shared}
         return self._with({name: _take_rows(tensor, order) for name, tensor in of_rows.items()})
 
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What rows of a matrix stand for: [T, in] of int64 [T]."""
+        return self.take_rows(numbers).dense()
+
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """The same numbers, with each of its tensors where `move` puts it."""
+        return self._with({name: move(tensor) for name, tensor in self._tensors().items()})
+
     def above(self, others: Sequence[object]) -> Self | None:
         """With the rows of others below its own; None if they differ in more than their numbers."""
         alike = self._alike(others)

@@ -7,11 +7,12 @@ models use. Of every kind a product is that of `dense()`, in the order of sums o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from torch.nn import functional
 
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
 
@@ -53,6 +54,14 @@ class Dense:
     def take_rows(self, order: torch.Tensor) -> Dense:
         """A copy with these rows, int64 on the weight's device, in this order."""
         return Dense(self.tensor.index_select(-2, order))
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What rows of a matrix stand for: [T, in] of int64 [T]."""
+        return functional.embedding(numbers, self.tensor)
+
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Dense:
+        """The same numbers, with each of its tensors where `move` puts it."""
+        return Dense(move(self.tensor))
 
 
 Quantised: TypeAlias = GroupInt | Codebook | ScaledFp8

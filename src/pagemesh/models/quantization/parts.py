@@ -59,7 +59,7 @@ class Packings:
             return
         found = _FORMATS[quantization.method](quantization.config)
         for source in sources:
-            if _is_multiplied(source):
+            if _is_matrix(source):
                 packing = found.find(source.tensor, source.shape, entries)
                 if packing is not None:
                     self._packings[source.tensor] = packing
@@ -120,7 +120,7 @@ NONE_PACKED: Final = Packings(None, (), {})
 """Of checkpoints that are not quantised."""
 
 
-def _is_multiplied(source: Source) -> bool:
-    """Whether rows are multiplied with the parameter; tables are looked up, norms are applied to each number."""
-    is_weight = source.parameter == "lm_head" or source.parameter.endswith(".weight")
+def _is_matrix(source: Source) -> bool:
+    """Whether rows are multiplied with the parameter, or tokens looked up in it; norms are applied to each number."""
+    is_weight = source.parameter in ("embed", "lm_head") or source.parameter.endswith(".weight")
     return is_weight and len(source.shape) > 1
