@@ -18,12 +18,19 @@ from pagemesh.kernels.linear.interface import (
     StepwiseGatedLinear,
     check_weight,
 )
-from pagemesh.kernels.linear.packed import Packed
+from pagemesh.kernels.linear.int8_rows import int8_order
+from pagemesh.kernels.linear.packed import ChannelInt8, Packed
 from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
-from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.panel_sums import COLUMNS, Dots
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.vector_panels import VectorPanels
-from pagemesh.kernels.linear.weight import Dense, Plain, RowStack, Weight
+from pagemesh.kernels.linear.weight import (
+    Dense,
+    Plain,
+    RowStack,
+    Weight,
+    takes_int8_rows,
+)
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
@@ -38,6 +45,10 @@ def make_cpu_linear(weight: Weight, bias: torch.Tensor | None) -> Linear:
 
 def make_cpu_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
     """See `make_gated_linear`."""
+    if isinstance(weight, RowStack) and takes_int8_rows(weight):
+        # Parts whose products are not those of one dense weight.
+        activate = make_gated_activation(gate, weight.device)
+        return StepwiseGatedLinear(make_cpu_linear(weight, bias), activate)
     if weight.dtype in DTYPES:
         # Gates and ups that are kept otherwise do not fit one panel.
         plain = Dense(weight.dense()) if isinstance(weight, RowStack) else weight
@@ -113,6 +124,11 @@ def make_panels(
     weight: torch.Tensor | Packed, bias: torch.Tensor, num_columns: int, gate: Gate | None
 ) -> Panels:
     """The best for this processor's class; `weight` is [panels · 32, in], `bias` float32 [panels · 32]."""
+    if isinstance(weight, ChannelInt8):
+        of_int8 = int8_order()
+        if of_int8 == "tiles":
+            return TilePanels(weight, bias, num_columns, gate)
+        return VectorPanels(weight, bias, num_columns, gate, dots=of_int8)
     order: Order = "singles"
     if weight.dtype == torch.bfloat16 and current_isa().has_pair_dots:
         order = "tiles" if current_isa() == CpuIsa.AMX else "pairs"
@@ -124,7 +140,8 @@ def make_panels(
         taken = weight
     if order == "tiles":
         return TilePanels(taken, bias, num_columns, gate)
-    return VectorPanels(taken, bias, num_columns, gate, uses_dots=order == "pairs")
+    dots: Dots | None = "pairs" if order == "pairs" else None
+    return VectorPanels(taken, bias, num_columns, gate, dots=dots)
 
 
 def _in_order(
