@@ -37,7 +37,8 @@ def dot_words(e: Emitter, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value
         for first in (0, LANES):
             own, other = (e.shuffle(each, each, range(first, first + LANES)) for each in (x, y))
             sums.append(e.intrinsic("llvm.x86.avx2.pmadd.wd", half, own, other))
-        return b.add(total, e.shuffle(*sums, range(LANES)))
+        lower, upper = sums
+        return b.add(total, e.shuffle(lower, upper, range(LANES)))
     wide = ir.VectorType(I32, 2 * LANES)
     products = b.mul(b.sext(x, wide), b.sext(y, wide))
     even, odd = (e.shuffle(products, products, range(k, 2 * LANES, 2)) for k in (0, 1))

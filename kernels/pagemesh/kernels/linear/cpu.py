@@ -11,6 +11,7 @@ from torch.nn import functional
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.emit import LANES
+from pagemesh.kernels.linear.int8_rows import int8_order
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
@@ -18,7 +19,6 @@ from pagemesh.kernels.linear.interface import (
     StepwiseGatedLinear,
     check_weight,
 )
-from pagemesh.kernels.linear.int8_rows import int8_order
 from pagemesh.kernels.linear.packed import ChannelInt8, Packed
 from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
 from pagemesh.kernels.linear.panel_sums import COLUMNS, Dots

@@ -169,9 +169,7 @@ def _greater(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
-def _scale(
-    e: Emitter, largest_bits: ir.Value, given: ir.Value | None
-) -> tuple[ir.Value, ir.Value]:
+def _scale(e: Emitter, largest_bits: ir.Value, given: ir.Value | None) -> tuple[ir.Value, ir.Value]:
     """A row's scale, and what its elements are multiplied with."""
     b = e.builder
     if given is not None:
@@ -204,6 +202,7 @@ class Int8Panels(NamedTuple):
 def pack_int8(weight: ChannelInt8, order: Int8Order) -> Int8Panels:
     """Of a weight [panels · 32, in]."""
     num_rows, num_inputs = weight.shape
+    assert num_inputs <= weight.most_inputs, "formats refuse longer rows"
     step = STEP_INPUTS[order]
     codes = functional.pad(weight.codes, (0, -num_inputs % step))
     num_steps = codes.shape[1] // step

@@ -269,6 +269,9 @@ class ChannelInt8(Packed):
     input_scale: torch.Tensor | None = None
     """float32 [..., 1, 1], of all rows of activations; None where each has its own."""
 
+    most_inputs: ClassVar[int] = (1 << 17) - 1
+    """Whose products, of at most 2^14, surely have a sum that fits an int32."""
+
     @property
     def shape(self) -> torch.Size:
         return self.codes.shape

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import torch
 
+from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 
 
@@ -116,6 +117,16 @@ def takes_int8_rows(weight: Weight) -> bool:
     return any(isinstance(part, ChannelInt8) for part in parts)
 
 
+def dense_on_cuda(weight: Weight) -> torch.Tensor:
+    """What it stands for, which kernels on GPUs multiply; ConfigError where a product is that of whole numbers."""
+    if takes_int8_rows(weight):
+        raise ConfigError(
+            "the checkpoint's input_activations have num_bits = 8 and type = 'int' (W8A8), which is computed on CPUs"
+            " alone: serve it there, or take a checkpoint that quantises weights alone"
+        )
+    return weight.dense()
+
+
 def stack_rows(parts: Sequence[Plain]) -> Weight:
     """Matrices [rows, in], or stacks of them, below each other: one of their kind if they have one, else a
     `RowStack`."""
@@ -131,10 +142,13 @@ def stack_rows(parts: Sequence[Plain]) -> Weight:
 def stack_matrices(parts: Sequence[Plain]) -> Plain:
     """A stack of matrices of one shape: of their kind if they have one, else of what they stand for.
 
-    ValueError for `ChannelInt8` beside others, whose products are those of no dense weight.
+    ConfigError for `ChannelInt8` beside others, whose products are those of no dense weight.
     """
     first, *others = parts
     together = None if isinstance(first, Dense) else first.beside(others)
     if together is None and any(map(takes_int8_rows, parts)):
-        raise ValueError("matrices of one stack take either all or none rows of 8-bit integers")
+        raise ConfigError(
+            "the checkpoint has input_activations with num_bits = 8 and type = 'int' for some of a layer's experts and"
+            " others for the rest, but all must be quantised alike"
+        )
     return together or Dense(torch.stack([part.dense() for part in parts]))
