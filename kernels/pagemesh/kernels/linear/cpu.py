@@ -11,7 +11,7 @@ from torch.nn import functional
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.emit import LANES
-from pagemesh.kernels.linear.int8_rows import int8_order
+from pagemesh.kernels.linear.int8_panels import int8_order
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
@@ -24,13 +24,7 @@ from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
 from pagemesh.kernels.linear.panel_sums import COLUMNS, Dots
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.vector_panels import VectorPanels
-from pagemesh.kernels.linear.weight import (
-    Dense,
-    Plain,
-    RowStack,
-    Weight,
-    takes_int8_rows,
-)
+from pagemesh.kernels.linear.weight import Dense, Plain, RowStack, Weight, takes_int8_rows
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""

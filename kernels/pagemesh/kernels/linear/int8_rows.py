@@ -1,16 +1,14 @@
-"""Rows as whole numbers of 8 bits, as `ChannelInt8` defines them, and its weights in the order of panels."""
+"""Rows as whole numbers of 8 bits, as `ChannelInt8` defines them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import torch
 from llvmlite import ir
-from torch.nn import functional
 
-from pagemesh.kernels.jit.byte_dots import has_quad_dots
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
+from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
 from pagemesh.kernels.jit.emit import (
     F32,
@@ -26,17 +24,8 @@ from pagemesh.kernels.jit.emit import (
     int_lanes,
 )
 from pagemesh.kernels.jit.parallel import RowKernel, Values
-from pagemesh.kernels.jit.tile_registers import multiplies_int8
 from pagemesh.kernels.jit.vector_math import maximum, minimum
-from pagemesh.kernels.linear.packed import ChannelInt8
-from pagemesh.kernels.linear.panel_sums import COLUMNS
-from pagemesh.kernels.packed_weights import place_packed
-
-Int8Order = Literal["tiles", "quads", "words"]
-"""By what multiplies them. For quads, bytes of rows are 128 more than the codes; for words, codes of rows are words."""
-
-STEP_INPUTS: Final[Mapping[Int8Order, int]] = {"tiles": 64, "quads": 4, "words": 4}
-"""Inputs are filled up to a multiple of these."""
+from pagemesh.kernels.linear.int8_panels import ROW_EXCESS, Int8Order
 
 _LINE_BYTES: Final = 64
 _MOST_CODE: Final = 127
@@ -45,14 +34,6 @@ _LEAST_BITS: Final = 27 << 23
 _INFINITE_BITS: Final = 0x7F800000
 _ROUNDING: Final = 1.5 * 2.0**23
 """A small float added to it is rounded to a whole number, which its last bits are."""
-_EXCESS: Final = 128
-
-
-def int8_order() -> Int8Order:
-    """The fastest of the class's processors that this one has."""
-    if current_isa() == CpuIsa.AMX and multiplies_int8():
-        return "tiles"
-    return "quads" if has_quad_dots() else "words"
 
 
 class RowCodes(NamedTuple):
@@ -100,7 +81,7 @@ def _compile(
         scale, factor = _scale(e, elements.largest_bits(), given)
         b.store(b.extract_element(scale, ir.Constant(I32, 0)), e.at(values["scales"], row))
         kind = ir.VectorType(code, LANES)
-        excess = _EXCESS if order == "quads" else 0
+        excess = ROW_EXCESS if order == "quads" else 0
 
         def write(index: ir.Value, vector: ir.Value) -> None:
             number = b.fmul(vector, factor)
@@ -181,46 +162,3 @@ def _scale(e: Emitter, largest_bits: ir.Value, given: ir.Value | None) -> tuple[
         factor = b.select(is_zero, e.splat(0.0), b.fdiv(most, largest))
     is_finite = b.icmp_signed("<", largest_bits, int_lanes(_INFINITE_BITS))
     return b.select(is_finite, scale, e.splat(float("nan"))), factor
-
-
-class Int8Panels(NamedTuple):
-    """A weight as kernels read it, its rows filling panels."""
-
-    codes: torch.Tensor
-    """int8 [panels, steps, 32 · inputs of a step], by its order."""
-
-    scales: torch.Tensor
-    """float32 [panels · 32]."""
-
-    starts: torch.Tensor
-    """int32 [panels · 32]: what sums begin with."""
-
-    input_scale: torch.Tensor | None
-    """float32 [1]."""
-
-
-def pack_int8(weight: ChannelInt8, order: Int8Order) -> Int8Panels:
-    """Of a weight [panels · 32, in]."""
-    num_rows, num_inputs = weight.shape
-    assert num_inputs <= weight.most_inputs, "formats refuse longer rows"
-    step = STEP_INPUTS[order]
-    codes = functional.pad(weight.codes, (0, -num_inputs % step))
-    num_steps = codes.shape[1] // step
-    if order == "quads":
-        pieces = codes.view(-1, COLUMNS, num_steps, step).transpose(1, 2)
-    else:
-        # By halves of the columns, inputs that are added at once side by side.
-        together = 4 if order == "tiles" else 2
-        halves = codes.view(-1, 2, LANES, num_steps, step // together, together)
-        pieces = halves.permute(0, 3, 1, 4, 2, 5)
-    panels = pieces.reshape(num_rows // COLUMNS, num_steps, COLUMNS * step)
-    starts = torch.zeros(num_rows, dtype=torch.int32)
-    if order == "quads":
-        starts = weight.codes.sum(1, dtype=torch.int32) * -_EXCESS
-    scale = weight.input_scale
-    return Int8Panels(
-        place_packed(panels.contiguous()),
-        weight.scales.flatten(),
-        starts,
-        None if scale is None else scale.flatten(),
-    )

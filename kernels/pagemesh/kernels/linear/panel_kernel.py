@@ -25,17 +25,7 @@ from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES
-from pagemesh.kernels.jit.emit import (
-    F32,
-    I8,
-    I32,
-    LANES,
-    VEC_I32,
-    Emitter,
-    each_item,
-    fetch,
-    fold,
-)
+from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, Emitter, each_item, fetch, fold
 from pagemesh.kernels.linear.packed_parts import PART_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, Dots, Fmas, PanelEpilogue, Sums, make_sums
 from pagemesh.kernels.linear.unpacking import Unpacking
@@ -125,7 +115,6 @@ class _PanelKernel:
         self.e = e
         self.b = e.builder
         form = variant.packed
-        self.is_int8 = variant.is_int8
         of_fmas = variant.dtype if form is None else "float32"
         self.adding = make_sums(e, variant.dots, of_fmas)
         self.unpacking = None if form is None else Unpacking(e, form)
@@ -153,7 +142,7 @@ class _PanelKernel:
         part_size = PART_INPUTS * COLUMNS if uses_parts else 0
         self.part = e.scratch(part_size, self.in_part.weight_type)
         self.epilogue = PanelEpilogue(
-            e, variant.gate, variant.dtype, self.argument, is_int8=self.is_int8
+            e, variant.gate, variant.dtype, self.argument, is_int8=variant.is_int8
         )
 
     def emit(self) -> None:
@@ -198,11 +187,13 @@ class _PanelKernel:
             share = self._share(panel_size, block, num_blocks)
             fetched = e.at(self._panel(next_panel), share)
             inputs = e.at(argument["inputs"], b.mul(first, argument["inputs_stride"]))
+            first_column = b.mul(panel, e.int64(COLUMNS))
             each = _Block(inputs, self.sums, self._panel(panel), argument["num_steps"])
 
             def multiply(size: int, halves: Sequence[int]) -> None:
-                starts = [self._start(panel, half) for half in halves] * size
-                self._multiply(self.adding, each, size, halves, starts, (fetched, ahead))
+                places = [b.add(first_column, e.int64(half * LANES)) for half in halves]
+                starts = [self.adding.start(e.at(argument["starts"], place)) for place in places]
+                self._multiply(self.adding, each, size, halves, starts * size, (fetched, ahead))
 
             self._in_halves(b.sub(last, first), range(1, most + 1), multiply)
             self._finish(panel, first, last)
@@ -286,17 +277,6 @@ class _PanelKernel:
         with e.loop(first, last) as row:
             place = b.mul(b.sub(row, first), e.int64(COLUMNS))
             self.epilogue.finish(row, panel, e.at(self.sums, place))
-
-    def _start(self, panel: ir.Value, half: int) -> ir.Value:
-        """What the sums of a half of a panel begin with."""
-        e, b = self.e, self.b
-        if not self.is_int8:
-            return e.splat(0.0)
-        place = b.add(b.mul(panel, e.int64(COLUMNS)), e.int64(half * LANES))
-        address = e.at(self.argument["starts"], place)
-        start = b.load(b.bitcast(address, VEC_I32.as_pointer()))
-        start.align = 4
-        return start
 
     def _num_inputs(self) -> ir.Value:
         return self.b.mul(self.argument["num_steps"], self.e.int64(self.adding.inputs_per_step))

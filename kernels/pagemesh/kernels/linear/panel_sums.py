@@ -42,6 +42,9 @@ class Sums(Protocol):
     def input_type(self) -> ir.Type:
         """Of the inputs' elements."""
 
+    def start(self, address: ir.Value) -> ir.Value:
+        """What the sums of 16 columns begin with; of whole numbers, int32 in memory."""
+
     def add(
         self, sums: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
     ) -> list[ir.Value]:
@@ -60,6 +63,9 @@ class PairDots:
 
     def __init__(self, e: Emitter) -> None:
         self._e = e
+
+    def start(self, address: ir.Value) -> ir.Value:
+        return self._e.splat(0.0)
 
     def add(
         self, sums: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
@@ -84,6 +90,9 @@ class Fmas:
         self._dtype = dtype
         self.inputs_per_step = 2 if dtype == "bfloat16" else 1
         self.weight_type = ELEMENT_TYPES[dtype]
+
+    def start(self, address: ir.Value) -> ir.Value:
+        return self._e.splat(0.0)
 
     def add(
         self, sums: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
@@ -120,6 +129,9 @@ class QuadDots:
     def __init__(self, e: Emitter) -> None:
         self._e = e
 
+    def start(self, address: ir.Value) -> ir.Value:
+        return _load_int32(self._e, address)
+
     def add(
         self, sums: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
     ) -> list[ir.Value]:
@@ -143,6 +155,9 @@ class WordDots:
 
     def __init__(self, e: Emitter) -> None:
         self._e = e
+
+    def start(self, address: ir.Value) -> ir.Value:
+        return _load_int32(self._e, address)
 
     def add(
         self, sums: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
@@ -171,6 +186,13 @@ def make_sums(e: Emitter, dots: Dots | None, dtype: str) -> Sums:
         case "words":
             return WordDots(e)
     return Fmas(e, dtype)
+
+
+def _load_int32(e: Emitter, address: ir.Value) -> ir.Value:
+    """16 numbers, aligned as such are."""
+    numbers = e.builder.load(e.builder.bitcast(address, VEC_I32.as_pointer()))
+    numbers.align = 4
+    return numbers
 
 
 def load_pairs(e: Emitter, address: ir.Value) -> ir.Value:

@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.int8_rows import STEP_INPUTS as INT8_STEP_INPUTS
-from pagemesh.kernels.linear.int8_rows import Int8Panels, pack_int8, quantise_rows
+from pagemesh.kernels.linear.int8_panels import STEP_INPUTS as INT8_STEP_INPUTS
+from pagemesh.kernels.linear.int8_panels import Int8Panels, pack_int8
+from pagemesh.kernels.linear.int8_rows import quantise_rows
 from pagemesh.kernels.linear.packed import ChannelInt8
 from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, FormedRows, pack
 from pagemesh.kernels.linear.panel_sums import COLUMNS
