@@ -20,6 +20,8 @@ from contest import Contest, Entry, Run
 from limits import Limits, measure_limits
 from stopwatch import times
 
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, settle_isa
+
 QUESTION = "The kernels against the machine's limits and against others"
 ENTRIES = ("attention", "products", "rows", "sampling", "blocks", "decodes")
 
@@ -31,7 +33,12 @@ def main() -> None:
         "--device", choices=("cpu", "cuda"), default=None, help="a GPU if there is one"
     )
     parser.add_argument("--ops", default=",".join(ENTRIES), help="which (default: %(default)s)")
+    parser.add_argument(
+        "--cpu-isa", choices=[str(isa) for isa in processor_isas()], help="a lesser class"
+    )
     options = parser.parse_args()
+    if options.cpu_isa:
+        settle_isa(CpuIsa(options.cpu_isa))
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     path = options.json
     if device.type == "cuda":

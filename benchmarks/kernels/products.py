@@ -1,6 +1,7 @@
 """Products with weights: with few rows the limit is reading the weight, with many it is the arithmetic.
 
-Bytes: the weight, the inputs and the outputs, each once. Flops: two for every pair of a row and a weight.
+Bytes: the weight, the inputs and the outputs, each once. Flops: two for every pair of a row and a weight, those of
+whole numbers too, of which a processor may do more than the limit, which is that of bfloat16.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from onednn_products import PackedLinear, can_pack
 
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
 from pagemesh.kernels.linear.interface import PlainLinear
+from pagemesh.kernels.linear.packed import ChannelInt8
 
 ITEM = 2
 LAYERS = 12
@@ -50,6 +52,8 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
                 aim=0.85 if on_gpu and num_rows == 1 else None,
             )
     yield from _gated(device, quick=quick)
+    if not on_gpu:
+        yield from _int8(quick=quick)
 
 
 def _gated(device: torch.device, *, quick: bool) -> Iterator[Contest]:
@@ -72,6 +76,25 @@ def _gated(device: torch.device, *, quick: bool) -> Iterator[Contest]:
             2.0 * num_out * num_in * num_rows,
             {"ours": _all([ours], inputs), "torch": theirs},
         )
+
+
+def _int8(*, quick: bool) -> Iterator[Contest]:
+    """Rows and weights of whole numbers of 8 bits, beside bfloat16."""
+    for size in (2048,) if quick else (2048, 4096):
+        codes = [
+            torch.randint(-128, 128, (size, size), dtype=torch.int8) for _ in range(LAYERS // 2)
+        ]
+        scales = torch.rand(size, 1) / 1000
+        ours = [make_linear(ChannelInt8(torch.bfloat16, each, scales)) for each in codes]
+        dense = [make_linear(Dense(each.bfloat16())) for each in codes]
+        for num_rows in (1, 64) if quick else (1, 16, 64, 512):
+            inputs = torch.randn(num_rows, size).bfloat16()
+            yield Contest(
+                f"W8A8 of {size} by {size}, {num_rows} rows",
+                len(codes) * (size * size + 2 * num_rows * size * ITEM),
+                len(codes) * 2.0 * size * size * num_rows,
+                {"ours": _all(ours, inputs), "pagemesh, bfloat16": _all(dense, inputs)},
+            )
 
 
 def _all(linears: Sequence[Callable[[torch.Tensor], object]], inputs: torch.Tensor) -> Run:

@@ -33,9 +33,19 @@ SEED: Final = 500
 
 # Of those that transformers runs: windows and layers without positions; values that are shorter than
 # keys, and experts.
-SUBJECTS: Final = ("demo", *ONE_OF_EACH, "Cohere 2", "DeepSeek V3", "Mistral in 4 bits")
+SUBJECTS: Final = (
+    "demo",
+    *ONE_OF_EACH,
+    "Cohere 2",
+    "DeepSeek V3",
+    "Mistral in 4 bits",
+    "Mistral in W8A8",
+)
 
-_QUANTISED: Final = {"Mistral in 4 bits": ("Mistral", "AWQ")}
+_QUANTISED: Final = {
+    "Mistral in 4 bits": ("Mistral", "AWQ"),
+    "Mistral in W8A8": ("Mistral", "W8A8"),
+}
 """Recipes, and formats of which the other matrices are random."""
 
 SCHEMA: Final = {

@@ -23,6 +23,7 @@ from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.runner_driver import Driver
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
 from tests.support.cpu_isas import isas
+from tests.support.quantised_checkpoints import FORMATS, quantise
 
 NUM_TOKENS = 6
 PROMPT_LENGTH = 45
@@ -157,6 +158,20 @@ def test_logits_are_the_same_bits_on_every_class_of_processors(
     isa: CpuIsa, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoint(tmp_path, RECIPES[name])
+    with using_isa(isa):
+        check_bits(load_model(ModelConfig(str(tmp_path), dtype="bfloat16")), monkeypatch)
+
+
+@pytest.mark.product(most=2)
+@pytest.mark.parametrize("name", ["Llama MQA", "Mixtral"])
+@pytest.mark.parametrize("form", ["W8A8", "W8A8, static"])
+@isas
+def test_logits_of_rows_of_whole_numbers_are_the_same_bits(
+    isa: CpuIsa, form: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row of activations has a scale of its own, or that of the checkpoint, whatever is computed beside it."""
+    make_checkpoint(tmp_path / "shapes", RECIPES[name])
+    quantise(tmp_path / "shapes", tmp_path, tmp_path / "floats", FORMATS[form])
     with using_isa(isa):
         check_bits(load_model(ModelConfig(str(tmp_path), dtype="bfloat16")), monkeypatch)
 

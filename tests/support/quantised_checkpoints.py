@@ -112,6 +112,24 @@ FORMATS: Final[Mapping[str, Format]] = {
         _compressed("int-quantized", num_bits=8, strategy="channel", symmetric=False),
         partial(integers, symmetric=False),
     ),
+    "W8A8": Format(
+        _compressed(
+            "int-quantized",
+            {"num_bits": 8, "type": "int", "dynamic": True, "strategy": "token"},
+            num_bits=8,
+            strategy="channel",
+        ),
+        integers,
+    ),
+    "W8A8, static": Format(
+        _compressed(
+            "int-quantized",
+            {"num_bits": 8, "type": "int", "dynamic": False, "strategy": "tensor"},
+            num_bits=8,
+            strategy="channel",
+        ),
+        partial(integers, others={"input_scale": torch.tensor([0.015])}),
+    ),
     "compressed FP8": Format(
         _compressed("float-quantized", _FLOATS, num_bits=8, type="float", strategy="channel"),
         partial(fp8, scale="weight_scale", shape=lambda rows, _: (rows, 1), dtype=torch.bfloat16),
@@ -166,6 +184,9 @@ FORMATS: Final[Mapping[str, Format]] = {
         _torchao("Int4WeightOnlyConfig", version=2, group_size=GROUP), torchao_int4
     ),
 }
+
+WEIGHTS_ALONE: Final = tuple(name for name in FORMATS if not name.startswith("W8A8"))
+"""Formats whose products are those of what the weights stand for."""
 
 MXFP4: Final = Format(
     {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},

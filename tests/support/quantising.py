@@ -145,11 +145,17 @@ def packed_integers(
     return Quantised(tensors, (codes - of_inputs(zeros, groups)) * of_inputs(scales, groups))
 
 
-def integers(num_outputs: int, num_inputs: int, *, symmetric: bool = True) -> Quantised:
+def integers(
+    num_outputs: int,
+    num_inputs: int,
+    *,
+    symmetric: bool = True,
+    others: Mapping[str, torch.Tensor] | None = None,
+) -> Quantised:
     """compressed-tensors' `int-quantized`, a scale to a row."""
     codes = draw(128, num_outputs, num_inputs, low=-128)
     scales = draw_scales(num_outputs, 1, dtype=torch.bfloat16, largest=128)
-    tensors = {"weight": codes.to(torch.int8), "weight_scale": scales}
+    tensors = {"weight": codes.to(torch.int8), "weight_scale": scales, **(others or {})}
     zeros = torch.zeros(num_outputs, 1)
     if not symmetric:
         zeros = draw(128, num_outputs, 1, low=-128)

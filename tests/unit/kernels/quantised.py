@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import torch
 
-from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8, pack_halves
+from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8, pack_halves
 from pagemesh.kernels.linear.weight import Quantised, RowStack, Weight
 
 TABLE: Final = tuple(float(n * abs(n)) / 8 for n in range(-8, 8))
@@ -93,6 +94,16 @@ def powers_of_two(shape: Shape, dtype: torch.dtype) -> Codebook:
     return Codebook(dtype, random_codes(shape, 4), scales, TABLE, 4)
 
 
+def channel_int8(shape: Shape, dtype: torch.dtype) -> ChannelInt8:
+    """Whose rows of activations have scales of their own."""
+    codes = torch.randint(-128, 128, shape, dtype=torch.int8)
+    return ChannelInt8(dtype, codes, torch.rand(*shape[:-1], 1) / 64)
+
+
+def channel_int8_static(shape: Shape, dtype: torch.dtype) -> ChannelInt8:
+    return replace(channel_int8(shape, dtype), input_scale=torch.full((*shape[:-2], 1, 1), 1 / 64))
+
+
 PLAIN_KINDS: Final[dict[str, Callable[[Shape, torch.dtype], Quantised]]] = {
     function.__name__: function
     for function in (
@@ -104,6 +115,8 @@ PLAIN_KINDS: Final[dict[str, Callable[[Shape, torch.dtype], Quantised]]] = {
         fp8_blocks,
         codebook,
         powers_of_two,
+        channel_int8,
+        channel_int8_static,
     )
 }
 
@@ -118,3 +131,6 @@ KINDS: Final[dict[str, Callable[[Shape, torch.dtype], Weight]]] = {
     **PLAIN_KINDS,
     "row_stack": row_stack,
 }
+
+WEIGHTS_ALONE: Final = [kind for kind in KINDS if not kind.startswith("channel_int8")]
+"""Kinds whose products are those of what they stand for."""

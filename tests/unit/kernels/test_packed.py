@@ -22,6 +22,7 @@ from tests.unit.kernels.quantised import (
     KINDS,
     PLAIN_KINDS,
     TABLE,
+    WEIGHTS_ALONE,
     int4,
     int4_act_order,
     int8,
@@ -29,6 +30,7 @@ from tests.unit.kernels.quantised import (
 )
 
 all_kinds = pytest.mark.parametrize("kind", KINDS)
+weights_alone = pytest.mark.parametrize("kind", WEIGHTS_ALONE)
 plain_kinds = pytest.mark.parametrize("kind", PLAIN_KINDS)
 
 
@@ -189,7 +191,7 @@ def test_halves_of_a_byte_are_packed_and_unpacked() -> None:
     assert torch.equal(unpack_halves(pack_halves(codes)), codes)
 
 
-@all_kinds
+@weights_alone
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_products_are_those_of_what_it_stands_for(
     device: torch.device, kind: str, dtype: torch.dtype
@@ -203,7 +205,7 @@ def test_products_are_those_of_what_it_stands_for(
     assert torch.equal(gated, make_gated_linear(dense, None, gate)(rows))
 
 
-@all_kinds
+@weights_alone
 def test_experts_are_those_of_what_it_stands_for(device: torch.device, kind: str) -> None:
     ups, downs = (KINDS[kind](shape, torch.float32) for shape in ((3, 32, 16), (3, 16, 16)))
     dense_ups, dense_downs = (Stack(Dense(w.dense().to(device)), None) for w in (ups, downs))

@@ -1,4 +1,4 @@
-"""Tiles and pairs of bfloat16, held against a model of the instructions in numpy."""
+"""Tiles, and pairs of bfloat16, held against a model of the instructions in numpy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def random_bits(draw: np.random.Generator, *shape: int) -> Bits:
 
 
 def compile_product(
-    make: Callable[[Emitter], TileRegisters], rows: int, columns: int
+    make: Callable[[Emitter], TileRegisters], rows: int, columns: int, *, is_int8: bool = False
 ) -> CompiledFunction:
     module = ir.Module("product")
     e = Emitter(module, "product")
@@ -80,7 +80,8 @@ def compile_product(
     tiles.configure([e.int64(rows), e.int64(rows), e.int64(16)], list(map(e.int64, widths)))
     for tile, (address, width) in enumerate(zip((sums, left, right), widths, strict=True)):
         tiles.load(tile, address, e.int64(4 * width))
-    tiles.multiply(0, 1, 2)
+    multiply = tiles.multiply_int8 if is_int8 else tiles.multiply
+    multiply(0, 1, 2)
     tiles.store(0, sums, e.int64(4 * columns))
     tiles.release()
     e.builder.ret_void()
@@ -110,6 +111,22 @@ def test_tiles_compute_what_the_instruction_does(
             expected = tile_product(sums, left, right)
         call(function, sums, left, right)
         assert np.array_equal(sums, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("make", [EmulatedTiles, tile_registers])
+@pytest.mark.parametrize("rows", [1, 7, 16])
+def test_tiles_add_whole_numbers(make: Callable[[Emitter], TileRegisters], rows: int) -> None:
+    with using_isa(processor_isas()[0]):
+        function = compile_product(make, rows, 16, is_int8=True)
+    draw = np.random.default_rng(rows)
+    for _ in range(50):
+        left = draw.integers(-128, 128, (rows, 64)).astype(np.int8)
+        right = draw.integers(-128, 128, (16, 16, 4)).astype(np.int8)
+        sums = draw.integers(-(2**30), 2**30, (rows, 16)).astype(np.int32)
+        columns = right.astype(np.int32).transpose(0, 2, 1).reshape(64, 16)
+        expected = sums + left.astype(np.int32) @ columns
+        call(function, sums, left, right)
+        assert np.array_equal(sums, expected)
 
 
 def test_pairs_are_added_one_after_the_other() -> None:

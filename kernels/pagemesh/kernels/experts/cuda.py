@@ -26,6 +26,7 @@ from pagemesh.kernels.linear.tiles import (
     most_token_tiles,
     num_segments,
 )
+from pagemesh.kernels.linear.weight import dense_on_cuda
 from pagemesh.kernels.target import arrival_counters, target_of
 
 _CHUNK: Final = 1024
@@ -126,7 +127,7 @@ class _Projection:
     """One of the two matmuls, for all experts."""
 
     def __init__(self, stack: Stack, gate: Gate | None) -> None:
-        flat = stack.weight.dense().flatten(0, 1)
+        flat = dense_on_cuda(stack.weight).flatten(0, 1)
         bias = None if stack.bias is None else stack.bias.flatten()
         check_weight(flat, bias, DTYPES, is_gated=gate is not None)
         self._weight = flat.contiguous()

@@ -8,6 +8,7 @@ import torch
 
 from pagemesh.kernels.expert_choice.interface import Choices
 from pagemesh.kernels.gated_activation.interface import Gate, ReferenceGatedActivation
+from pagemesh.kernels.linear.reference import multiply_plainly
 from pagemesh.kernels.linear.weight import Weight
 
 
@@ -114,5 +115,5 @@ class ReferenceExperts:
 
 
 def _multiply(stack: Stack, expert: int, rows: torch.Tensor) -> torch.Tensor:
-    product = rows @ stack.weight.matrix(expert).dense().float().t()
+    product = multiply_plainly(stack.weight.matrix(expert), rows)
     return product if stack.bias is None else product + stack.bias[expert].float()

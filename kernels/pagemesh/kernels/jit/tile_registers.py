@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 
+from pagemesh.kernels.jit.byte_dots import signed_byte
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, may_use_tiles, processor_isas
 from pagemesh.kernels.jit.emit import I8, I16, I32, I64, LANES, VEC, VEC_I32, Emitter, fold
 from pagemesh.kernels.jit.pair_dots import flushed, half_of_pairs
@@ -52,6 +54,17 @@ class TileRegisters(Protocol):
 
     def multiply(self, sums: int, left: int, right: int) -> None:
         """sums[m, n] += Σ left[m, k] · right[k, n], `right` with the inputs of a pair side by side."""
+
+    def multiply_int8(self, sums: int, left: int, right: int) -> None:
+        """The same of int8 into int32, exact but for multiples of 2^32: `right` has four inputs side by side."""
+
+
+def multiplies_int8() -> bool:
+    """Whether `tile_registers` can multiply bytes; emulated ones can."""
+    if CpuIsa.AMX not in processor_isas():
+        return True
+    features: dict[str, bool] = llvm.get_host_cpu_features()
+    return features.get("amx-int8", False)
 
 
 def tile_registers(e: Emitter) -> TileRegisters:
@@ -105,6 +118,10 @@ class _Registers:
         tiles = [ir.Constant(I8, tile) for tile in (sums, left, right)]
         self._e.intrinsic("llvm.x86.tdpbf16ps", ir.VoidType(), *tiles)
 
+    def multiply_int8(self, sums: int, left: int, right: int) -> None:
+        tiles = [ir.Constant(I8, tile) for tile in (sums, left, right)]
+        self._e.intrinsic("llvm.x86.tdpbssd", ir.VoidType(), *tiles)
+
 
 class EmulatedTiles:
     """`TileRegisters` in memory."""
@@ -157,6 +174,24 @@ class EmulatedTiles:
             even, odd = self._products(self._row(left, row), right)
             total = flushed(e, b.fadd(even, odd))
             e.store(flushed(e, b.fadd(before, total)), place, 64)
+
+    def multiply_int8(self, sums: int, left: int, right: int) -> None:
+        e, b = self._e, self._b
+        with e.loop(e.int64(0), self._count(sums)) as row:
+            place = self._row(sums, row)
+            quads = b.bitcast(self._row(left, row), I32.as_pointer())
+
+            def add_quad(index: ir.Value, totals: Sequence[ir.Value]) -> list[ir.Value]:
+                inputs = e.broadcast(b.load(e.at(quads, index)), VEC_I32)
+                weights = self._read(self._row(right, index), 64)
+                (total,) = totals
+                for number in range(4):
+                    x, y = (signed_byte(e, each, number) for each in (inputs, weights))
+                    total = b.add(total, b.mul(x, y))
+                return [total]
+
+            (total,) = fold(e, e.int64(TILE_ROWS), [self._read(place, 64)], add_quad)
+            e.store(total, place, 64)
 
     def _products(self, left: ir.Value, right: int) -> list[ir.Value]:
         """Of one row: the sums of the first of each pair, and of the second."""

@@ -2,7 +2,8 @@
 
 `make_linear` and `make_gated_linear` choose the implementation once, when a weight is loaded; all of them
 pass the same tests. A weight of any kind enters through them. It may be brought into another layout, as a copy: drop
-the original. What is quantised is multiplied as what it stands for.
+the original. What is quantised is multiplied as what it stands for, but for weights whose rows of activations become
+whole numbers as well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear.interface import GatedLinear, Linear, PlainLinear, StepwiseGatedLinear
-from pagemesh.kernels.linear.weight import Dense, Weight
+from pagemesh.kernels.linear.reference import Int8Linear
+from pagemesh.kernels.linear.weight import Dense, Weight, dense_on_cuda, takes_int8_rows
 
 __all__ = [
     "Dense",
@@ -38,9 +40,9 @@ def make_linear(weight: Weight, bias: torch.Tensor | None = None) -> Linear:
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaLinear
 
-            return CudaLinear(weight.dense(), bias)
+            return CudaLinear(dense_on_cuda(weight), bias)
         case "reference":
-            return PlainLinear(weight.dense(), bias)
+            return _reference(weight, bias)
 
 
 def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
@@ -56,7 +58,13 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
         case "cuda":
             from pagemesh.kernels.linear.cuda import CudaGatedLinear
 
-            return CudaGatedLinear(weight.dense(), bias, gate)
+            return CudaGatedLinear(dense_on_cuda(weight), bias, gate)
         case "reference":
             activate = make_gated_activation(gate, weight.device)
-            return StepwiseGatedLinear(PlainLinear(weight.dense(), bias), activate)
+            return StepwiseGatedLinear(_reference(weight, bias), activate)
+
+
+def _reference(weight: Weight, bias: torch.Tensor | None) -> Linear:
+    if takes_int8_rows(weight):
+        return Int8Linear(weight, bias)
+    return PlainLinear(weight.dense(), bias)

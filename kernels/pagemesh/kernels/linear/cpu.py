@@ -11,6 +11,7 @@ from torch.nn import functional
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.emit import LANES
+from pagemesh.kernels.linear.int8_panels import int8_order
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
@@ -18,13 +19,13 @@ from pagemesh.kernels.linear.interface import (
     StepwiseGatedLinear,
     check_weight,
 )
-from pagemesh.kernels.linear.packed import Packed
+from pagemesh.kernels.linear.packed import ChannelInt8, Packed
 from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
 from pagemesh.kernels.linear.packed_tile_panels import PackedTilePanels
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.vector_panels import VectorPanels
-from pagemesh.kernels.linear.weight import Dense, Plain, RowStack, Weight
+from pagemesh.kernels.linear.weight import Dense, Plain, RowStack, Weight, takes_int8_rows
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
@@ -39,6 +40,10 @@ def make_cpu_linear(weight: Weight, bias: torch.Tensor | None) -> Linear:
 
 def make_cpu_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
     """See `make_gated_linear`."""
+    if isinstance(weight, RowStack) and takes_int8_rows(weight):
+        # Parts whose products are not those of one dense weight.
+        activate = make_gated_activation(gate, weight.device)
+        return StepwiseGatedLinear(make_cpu_linear(weight, bias), activate)
     if weight.dtype in DTYPES:
         # Gates and ups that are kept otherwise do not fit one panel.
         plain = Dense(weight.dense()) if isinstance(weight, RowStack) else weight
@@ -114,6 +119,11 @@ def make_panels(
     weight: torch.Tensor | Packed, bias: torch.Tensor, num_columns: int, gate: Gate | None
 ) -> Panels:
     """The best for this processor's class; `weight` is [panels · 32, in], `bias` float32 [panels · 32]."""
+    if isinstance(weight, ChannelInt8):
+        of_int8 = int8_order()
+        if of_int8 == "tiles":
+            return TilePanels(weight, bias, num_columns, gate)
+        return VectorPanels(weight, bias, num_columns, gate, dots=of_int8)
     uses_dots = weight.dtype == torch.bfloat16 and current_isa().has_pair_dots
     uses_tiles = uses_dots and current_isa() == CpuIsa.AMX
     taken: torch.Tensor | FormedRows
@@ -124,7 +134,7 @@ def make_panels(
     else:
         taken = weight
     if not uses_tiles:
-        return VectorPanels(taken, bias, num_columns, gate, uses_dots=uses_dots)
+        return VectorPanels(taken, bias, num_columns, gate, dots="pairs" if uses_dots else None)
     if isinstance(taken, FormedRows):
         return PackedTilePanels(taken, bias, num_columns, gate)
     return TilePanels(taken, bias, num_columns, gate)

@@ -1,6 +1,7 @@
 """Quantised weights: codes of few bits, and what they are multiplied with.
 
-Values are computed in float32 and rounded once to the type of the rows.
+Values are computed in float32 and rounded once to the type of the rows. But for `ChannelInt8`, a product is that of
+what a weight stands for.
 """
 
 from __future__ import annotations
@@ -251,6 +252,43 @@ class ScaledFp8(Packed):
         has_nan = ((self.numbers.view(torch.uint8) & 0x7F) == 0x7F).any()
         largest = self.scales.abs().amax() * torch.finfo(torch.float8_e4m3fn).max
         return torch.where(has_nan, torch.nan, largest)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelInt8(Packed):
+    """Whole numbers of 8 bits times the scale of a row, for rows of activations that become such numbers too (W8A8).
+
+    Alone it stands for `dense()`. A product is defined by the whole numbers of both sides, not by that: the scale of a
+    row of activations is the largest distance of its numbers from 0, over 127, or the checkpoint's own; its codes are
+    its numbers times 127 over that distance, or times 1 over the checkpoint's scale, rounded to even where they are
+    half way, within -128 and 127. The exact sum of the products of codes is rounded to float32, and multiplied with
+    the product of both scales. All of it is float32, each operation rounded once. A row with nothing as large as
+    2^-100 counts as zeros; of one with a NaN or an infinity all outputs are NaN, with the checkpoint's scale too.
+    """
+
+    shared: ClassVar[frozenset[str]] = frozenset({"input_scale"})
+
+    codes: torch.Tensor
+    """int8 [..., out, in]."""
+
+    scales: torch.Tensor
+    """float32 [..., out, 1]."""
+
+    input_scale: torch.Tensor | None = None
+    """float32 [..., 1, 1], of all rows of activations; None where each has its own."""
+
+    most_inputs: ClassVar[int] = (1 << 17) - 1
+    """Whose products, of at most 2^14, surely have a sum that fits an int32."""
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.codes.shape
+
+    def dense(self) -> torch.Tensor:
+        return (self.codes.float() * self.scales).to(self.dtype)
+
+    def bound(self) -> torch.Tensor:
+        return self.scales.abs().amax() * 128
 
 
 def unpack_halves(codes: torch.Tensor) -> torch.Tensor:

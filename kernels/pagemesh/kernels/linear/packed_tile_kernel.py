@@ -87,7 +87,7 @@ class _PackedTileKernel:
         self.items = ItemPlaces(e, self.argument)
         self.rows = e.scratch(MAX_ITEM_PANELS * TILE_ROWS * COLUMNS)
         self.configured = e.scratch(1, I64)
-        self.epilogue = PanelEpilogue(e, gate, "bfloat16", self.argument)
+        self.epilogue = PanelEpilogue(e, gate, "bfloat16", self.argument, is_int8=False)
 
     def emit(self) -> None:
         """Take items until none is left."""

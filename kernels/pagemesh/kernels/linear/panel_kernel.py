@@ -7,6 +7,8 @@ A panel is 32 columns of the weight, with the inputs of a step side by side: [st
 a panel and a run of rows, which are taken some at a time, so that their sums stay in registers. Step after
 step of inputs is added to them, so that a row's sums are the same bits in any company.
 
+Whole numbers are multiplied as whole numbers, and their sums scaled when they are complete.
+
 Where a weight has to be made float32, that is done once for all rows of an item, if they are many: part after
 part of a panel lies in the first-level cache in float32 while the rows pass, and their sums wait in memory. So
 does part after part of a quantised weight, whatever the number of rows.
@@ -23,9 +25,9 @@ from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES
-from pagemesh.kernels.jit.emit import F32, I8, LANES, Emitter, each_item, fetch, fold
+from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, Emitter, each_item, fetch, fold
 from pagemesh.kernels.linear.packed_parts import PART_INPUTS, PackedForm
-from pagemesh.kernels.linear.panel_sums import COLUMNS, Fmas, PairDots, PanelEpilogue, Sums
+from pagemesh.kernels.linear.panel_sums import COLUMNS, Dots, Fmas, PanelEpilogue, Sums, make_sums
 from pagemesh.kernels.linear.unpacking import Unpacking
 
 ARGUMENTS: Final = (
@@ -37,12 +39,15 @@ ARGUMENTS: Final = (
     "num_columns",  # of the output
     "weight",  # [panels, steps, 32, inputs of a step]
     "bias",  # float32 [panels, 32]
+    "scales",  # like the bias, of whole numbers
+    "starts",  # int32 [panels, 32], what their sums begin with
     "inputs",
     "inputs_stride",  # elements from row to row, as all strides
     "output",
     "output_stride",
     "residual",  # like the output, or null
     "residual_stride",
+    "row_scales",  # float32 [rows], of whole numbers
 )
 
 
@@ -58,12 +63,17 @@ class PanelVariant(NamedTuple):
     """What a kernel is compiled for."""
 
     dtype: str
-    """Of weight, output and residual."""
-    uses_dots: bool
-    """Whether pairs of bfloat16 are multiplied by one instruction; else inputs are float32."""
+    """Of output and residual, and of a weight that is no whole numbers."""
+    dots: Dots | None
+    """What is multiplied by one instruction: pairs of bfloat16, or whole numbers; else inputs are float32."""
     gate: Gate | None
     packed: PackedForm | None = None
-    """Of a weight that is no dense one; its order is "pairs" with dots and "singles" without."""
+    """Of a weight that is no dense one; its order is "pairs" with these dots and "singles" without."""
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether rows and weight are whole numbers."""
+        return self.dots in ("quads", "words")
 
 
 class _Blocking(NamedTuple):
@@ -95,7 +105,7 @@ class _Block(NamedTuple):
 
     inputs: ir.Value
     sums: ir.Value
-    """float32 [rows, 32]"""
+    """float32 or int32 [rows, 32]"""
     weight: ir.Value
     num_steps: ir.Value
 
@@ -106,16 +116,19 @@ class _PanelKernel:
         self.b = e.builder
         form = variant.packed
         of_fmas = variant.dtype if form is None else "float32"
-        self.adding: Sums = PairDots(e) if variant.uses_dots else Fmas(e, of_fmas)
+        self.adding = make_sums(e, variant.dots, of_fmas)
         self.unpacking = None if form is None else Unpacking(e, form)
         self.blocking = _blocking()
         self.most = max(self.blocking)
-        self.widens = form is None and variant.dtype != "float32" and not variant.uses_dots
+        self.widens = form is None and variant.dtype != "float32" and variant.dots is None
         self.in_part: Sums = Fmas(e, "float32") if self.widens else self.adding
         element = ELEMENT_TYPES[variant.dtype]
         kinds: Mapping[str, ir.Type] = {
             "weight": self.adding.weight_type if form is None else I8,
             "bias": F32,
+            "scales": F32,
+            "starts": I32,
+            "row_scales": F32,
             "inputs": self.adding.input_type,
             "output": element,
             "residual": element,
@@ -128,7 +141,9 @@ class _PanelKernel:
         self.sums = e.scratch((CHUNK_ROWS if uses_parts else self.most) * COLUMNS)
         part_size = PART_INPUTS * COLUMNS if uses_parts else 0
         self.part = e.scratch(part_size, self.in_part.weight_type)
-        self.epilogue = PanelEpilogue(e, variant.gate, variant.dtype, self.argument)
+        self.epilogue = PanelEpilogue(
+            e, variant.gate, variant.dtype, self.argument, is_int8=variant.is_int8
+        )
 
     def emit(self) -> None:
         """Take items until none is left."""
@@ -172,11 +187,13 @@ class _PanelKernel:
             share = self._share(panel_size, block, num_blocks)
             fetched = e.at(self._panel(next_panel), share)
             inputs = e.at(argument["inputs"], b.mul(first, argument["inputs_stride"]))
+            first_column = b.mul(panel, e.int64(COLUMNS))
             each = _Block(inputs, self.sums, self._panel(panel), argument["num_steps"])
 
             def multiply(size: int, halves: Sequence[int]) -> None:
-                zeros = [e.splat(0.0)] * (len(halves) * size)
-                self._multiply(self.adding, each, size, halves, zeros, (fetched, ahead))
+                places = [b.add(first_column, e.int64(half * LANES)) for half in halves]
+                starts = [self.adding.start(e.at(argument["starts"], place)) for place in places]
+                self._multiply(self.adding, each, size, halves, starts * size, (fetched, ahead))
 
             self._in_halves(b.sub(last, first), range(1, most + 1), multiply)
             self._finish(panel, first, last)

@@ -1,7 +1,8 @@
-"""Matmuls of bfloat16 rows with a weight in panels on AMX's tiles; every row's sums are added in one order.
+"""Matmuls of rows with a weight in panels on AMX's tiles, of bfloat16 or of whole numbers; every row's sums are
+added in one order.
 
 A panel is 32 columns of the weight: for each step of 32 inputs two tiles [16 pairs, 16 columns, 2], side by
-side, so that it is read from front to back. An item is some panels, one after the other, and a chunk of rows,
+side, so that it is read from front to back; of whole numbers, for 64 inputs [16 times four, 16 columns, 4]. An item is some panels, one after the other, and a chunk of rows,
 which go 32 at a time: two tiles of rows, two of the weight, four of sums. What a row gets of all its panels is
 written at once. However many rows there are, each step is one tile product that is added to the sum, so that
 a row's bits do not depend on its company; nor do they on whether sums wait in memory while other rows are
@@ -10,7 +11,7 @@ multiplied with the same part of a panel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from llvmlite import ir
@@ -18,7 +19,8 @@ from llvmlite import ir
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import per_isa
-from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item, fetch
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES
+from pagemesh.kernels.jit.emit import F32, I8, I64, Emitter, each_item, fetch
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
 from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
 from pagemesh.kernels.linear.tile_items import BLOCK_ROWS, ITEM_ARGUMENTS, ItemPlaces
@@ -28,30 +30,42 @@ _STEP_BYTES: Final = COLUMNS * TILE_BYTES
 _FEW_LINES: Final = _STEP_BYTES // TILE_BYTES // 4
 """Of the next panel, fetched in a step where several blocks of rows share the work."""
 
-ARGUMENTS: Final[Mapping[str, ir.Type | None]] = {
-    **ITEM_ARGUMENTS,
-    "num_steps": None,  # of 32 inputs
-    "part_steps": None,  # that are multiplied with all rows of a chunk before the next ones
-    "num_columns": None,  # of the output
-    "weight": I8,  # bfloat16 [panels, steps, 2, 16, 16, 2]
-    "bias": F32,  # [panels, 32]
-    "inputs": I8,
-    "inputs_stride": None,  # bytes from row to row
-    "output": I16,
-    "output_stride": None,  # elements, as the residual's
-    "residual": I16,  # like the output, or null
-    "residual_stride": None,
-}
+ARGUMENTS: Final = (
+    *ITEM_ARGUMENTS,
+    "num_steps",  # of 32 inputs; of whole numbers, of 64
+    "part_steps",  # that are multiplied with all rows of a chunk before the next ones
+    "num_columns",  # of the output
+    "weight",  # bfloat16 [panels, steps, 2, 16, 16, 2], or int8 [panels, steps, 2, 16, 16, 4]
+    "bias",  # float32 [panels, 32]
+    "scales",  # like the bias, of whole numbers
+    "inputs",
+    "inputs_stride",  # bytes from row to row
+    "output",
+    "output_stride",  # elements, as the residual's
+    "residual",  # like the output, or null
+    "residual_stride",
+    "row_scales",  # float32 [rows], of whole numbers
+)
 
 # Registers: sums of rows 0-15 and 16-31 by columns 0-15 and 16-31, the rows, the columns.
 _SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 
 
+class TileVariant(NamedTuple):
+    """What a kernel is compiled for."""
+
+    gate: Gate | None
+    dtype: str = "bfloat16"
+    """Of output and residual; another one only of whole numbers."""
+    is_int8: bool = False
+    """Whether rows and weight are whole numbers; else they are bfloat16."""
+
+
 @per_isa
-def compile_tiles(gate: Gate | None) -> CompiledFunction:
-    """The kernel, for a weight of gates and ups or for a plain one."""
+def compile_tiles(variant: TileVariant) -> CompiledFunction:
+    """The kernel."""
     module = ir.Module("tiles")
-    _TileKernel(Emitter(module, "tiles"), gate).emit()
+    _TileKernel(Emitter(module, "tiles"), variant).emit()
     return CompiledFunction(module, "tiles")
 
 
@@ -69,15 +83,29 @@ class _Block(NamedTuple):
 
 
 class _TileKernel:
-    def __init__(self, e: Emitter, gate: Gate | None) -> None:
+    def __init__(self, e: Emitter, variant: TileVariant) -> None:
         self.e, self.b = e, e.builder
         self.tiles = tile_registers(e)
+        multiply = self.tiles.multiply_int8 if variant.is_int8 else self.tiles.multiply
+        self.multiply_tiles: Callable[[int, int, int], None] = multiply
+        element = ELEMENT_TYPES[variant.dtype]
+        kinds: Mapping[str, ir.Type] = {
+            "weight": I8,
+            "bias": F32,
+            "scales": F32,
+            "row_scales": F32,
+            "inputs": I8,
+            "output": element,
+            "residual": element,
+        }
         self.argument = {
-            name: e.argument(index, kind) for index, (name, kind) in enumerate(ARGUMENTS.items())
+            name: e.argument(index, kinds.get(name)) for index, name in enumerate(ARGUMENTS)
         }
         self.items = ItemPlaces(e, self.argument)
         self.configured = e.scratch(1, I64)
-        self.epilogue = PanelEpilogue(e, gate, "bfloat16", self.argument)
+        self.epilogue = PanelEpilogue(
+            e, variant.gate, variant.dtype, self.argument, is_int8=variant.is_int8
+        )
 
     def emit(self) -> None:
         """Take items until none is left."""
@@ -190,7 +218,7 @@ class _TileKernel:
             half = e.int64(n * TILE_ROWS * TILE_BYTES)
             self.tiles.load(_RIGHT[n], e.at(right, half), e.int64(TILE_BYTES))
             for m in range(num_tiles):
-                self.tiles.multiply(_SUMS[m][n], _LEFT[m], _RIGHT[n])
+                self.multiply_tiles(_SUMS[m][n], _LEFT[m], _RIGHT[n])
 
     def _fetch(self, block: _Block, step: ir.Value, num_lines: int) -> None:
         """A step's share of the next panel, into the second-level cache."""

@@ -10,6 +10,9 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
+from pagemesh.kernels.linear.int8_panels import Int8Panels, pack_int8
+from pagemesh.kernels.linear.int8_rows import quantise_rows
+from pagemesh.kernels.linear.packed import ChannelInt8
 from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, pack
 from pagemesh.kernels.linear.panel_kernel import (
     ARGUMENTS,
@@ -17,7 +20,7 @@ from pagemesh.kernels.linear.panel_kernel import (
     PanelVariant,
     compile_panels,
 )
-from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.panel_sums import COLUMNS, Dots
 from pagemesh.kernels.linear.prepared_rows import widen, with_zeros
 from pagemesh.kernels.packed_weights import place_packed
 
@@ -32,22 +35,30 @@ class VectorPanels:
 
     def __init__(
         self,
-        weight: torch.Tensor | FormedRows,
+        weight: torch.Tensor | FormedRows | ChannelInt8,
         bias: torch.Tensor,
         num_columns: int,
         gate: Gate | None,
         *,
-        uses_dots: bool,
+        dots: Dots | None,
     ) -> None:
+        """`dots` are "quads" or "words" of a `ChannelInt8`, and neither of another weight."""
         self._num_columns = num_columns
         self._bias = bias
-        self._uses_dots = uses_dots
+        self._dots = dots
         rows, form = weight if isinstance(weight, FormedRows) else (weight, None)
         num_rows, self._num_inputs = rows.shape
         self._dtype = rows.dtype
         self._num_panels = num_rows // COLUMNS
         name = str(self._dtype).removeprefix("torch.")
-        self._function = compile_panels(PanelVariant(name, uses_dots, gate, form))
+        self._function = compile_panels(PanelVariant(name, dots, gate, form))
+        self._int8: Int8Panels | None = None
+        if isinstance(weight, ChannelInt8):
+            assert dots == "quads" or dots == "words"
+            self._int8 = pack_int8(weight, dots)
+            self._weight = self._int8.codes
+            self._num_steps = self._weight.shape[1]
+            return
         inputs_per_step = 2 if self._dtype == torch.bfloat16 else 1
         # Inputs that fill no step have company of zeros.
         self._num_padded = -self._num_inputs % (inputs_per_step if form is None else STEP_INPUTS)
@@ -58,14 +69,15 @@ class VectorPanels:
             steps = steps.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
             self._weight = place_packed(steps.transpose(1, 2).contiguous())
         else:
-            self._num_steps = num_inputs // 2 if uses_dots else num_inputs
+            self._num_steps = num_inputs // 2 if dots else num_inputs
             self._weight = place_packed(pack(*weight))
 
     def multiply(
         self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
     ) -> None:
         """See `Panels.multiply`."""
-        inputs = self._as_multiplied(inputs)
+        inputs, row_scales = self._as_multiplied(inputs)
+        int8 = self._int8
         if residual is not None and residual.stride(1) != 1:
             residual = residual.contiguous()
         num_rows = inputs.shape[0]
@@ -79,19 +91,25 @@ class VectorPanels:
             self._num_columns,
             self._weight.data_ptr(),
             self._bias.data_ptr(),
+            0 if int8 is None else int8.scales.data_ptr(),
+            0 if int8 is None else int8.starts.data_ptr(),
             inputs.data_ptr(),
             inputs.stride(0),
             output.data_ptr(),
             output.stride(0),
             0 if residual is None else residual.data_ptr(),
             0 if residual is None else residual.stride(0),
+            0 if row_scales is None else row_scales.data_ptr(),
         )
         num_products = num_rows * self._num_columns * self._num_inputs
         num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
         run_parallel(self._function, arguments, num_threads)
 
-    def _as_multiplied(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Of the kernel's type, a row's elements side by side."""
+    def _as_multiplied(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Of the kernel's type, a row's elements side by side; and the scales of rows of whole numbers."""
         inputs = inputs if inputs.stride(1) == 1 else inputs.contiguous()
+        if self._int8 is not None:
+            assert self._dots == "quads" or self._dots == "words"
+            return quantise_rows(inputs, self._dots, self._int8.input_scale)
         inputs = with_zeros(inputs, self._num_padded)
-        return inputs if self._uses_dots else widen(inputs)
+        return (inputs if self._dots else widen(inputs)), None

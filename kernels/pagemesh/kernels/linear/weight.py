@@ -2,7 +2,7 @@
 
 Models read weights, put their rows in order and pass them on; only the functions that choose an implementation know
 the kinds. Another kind is a class of its own, here or in `packed.py`, in the union `Weight`, with the members that
-models use. Of every kind a product is that of `dense()`, in the order of sums of dense products.
+models use. Of every kind but `ChannelInt8` a product is that of `dense()`, in the order of sums of dense products.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional
 
-from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Dense:
         return Dense(move(self.tensor))
 
 
-Quantised: TypeAlias = GroupInt | Codebook | ScaledFp8
+Quantised: TypeAlias = GroupInt | Codebook | ScaledFp8 | ChannelInt8
 """Of one kind of `Packed`."""
 
 Plain: TypeAlias = Dense | Quantised
@@ -119,6 +120,22 @@ Weight: TypeAlias = Plain | RowStack
 """Of any kind."""
 
 
+def takes_int8_rows(weight: Weight) -> bool:
+    """Whether a product is that of whole numbers, of the weight or of some of its rows."""
+    parts = weight.parts if isinstance(weight, RowStack) else (weight,)
+    return any(isinstance(part, ChannelInt8) for part in parts)
+
+
+def dense_on_cuda(weight: Weight) -> torch.Tensor:
+    """What it stands for, which kernels on GPUs multiply; ConfigError where a product is that of whole numbers."""
+    if takes_int8_rows(weight):
+        raise ConfigError(
+            "the checkpoint's input_activations have num_bits = 8 and type = 'int' (W8A8), which is computed on CPUs"
+            " alone: serve it there, or take a checkpoint that quantises weights alone"
+        )
+    return weight.dense()
+
+
 def stack_rows(parts: Sequence[Plain]) -> Weight:
     """Matrices [rows, in], or stacks of them, below each other: one of their kind if they have one, else a
     `RowStack`."""
@@ -132,7 +149,15 @@ def stack_rows(parts: Sequence[Plain]) -> Weight:
 
 
 def stack_matrices(parts: Sequence[Plain]) -> Plain:
-    """A stack of matrices of one shape: of their kind if they have one, else of what they stand for."""
+    """A stack of matrices of one shape: of their kind if they have one, else of what they stand for.
+
+    ConfigError for `ChannelInt8` beside others, whose products are those of no dense weight.
+    """
     first, *others = parts
     together = None if isinstance(first, Dense) else first.beside(others)
+    if together is None and any(map(takes_int8_rows, parts)):
+        raise ConfigError(
+            "the checkpoint has input_activations with num_bits = 8 and type = 'int' for some of a layer's experts and"
+            " others for the rest, but all must be quantised alike"
+        )
     return together or Dense(torch.stack([part.dense() for part in parts]))

@@ -2,8 +2,9 @@
 
 `pack-quantized`: `weight_packed` int32 [out, in · bits / 32], with the codes of several inputs in a word, `weight_scale`
 [out, groups], for schemes that are not symmetric `weight_zero_point` int32 [out · bits / 32, groups], and with act-order
-`weight_g_idx`. `int-quantized`: `weight` int8 and `weight_zero_point` int8. `float-quantized`: see `fp8`. Activations of
-8-bit floats stay as they are; those of integers are refused.
+`weight_g_idx`. `int-quantized`: `weight` int8 and `weight_zero_point` int8; where activations are integers of 8 bits as
+well (W8A8), the scale of each row of them is found while it is computed, or is `input_scale`. `float-quantized`: see
+`fp8`. Activations of 8-bit floats stay as they are.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import torch
 
 from pagemesh.errors import ConfigError
-from pagemesh.kernels.linear.packed import GroupInt
+from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.floats import fp8_packing, read_block
 from pagemesh.models.quantization.gptq import input_groups
@@ -33,7 +34,11 @@ from pagemesh.models.quantization.interface import (
 )
 
 _FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+_LEAST_SCALE: Final = 2.0**-100
 _STRATEGIES: Final = ("tensor", "channel", "group", "block")
+
+
+_Kind: TypeAlias = Literal["packed", "int", "float", "int8 rows", "int8 rows, static"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ class Scheme:
     targets: tuple[str, ...]
     """Names, regular expressions behind `re:`, or `Linear`."""
 
-    kind: Literal["packed", "int", "float"]
+    kind: _Kind
+    """Of the weights; the last two of integers that rows of integers are multiplied with."""
 
     bits: int
     symmetric: bool
@@ -95,6 +101,8 @@ class CompressedTensors:
                 assert scheme.group_size is not None
                 block = (1, scheme.group_size)
             return fp8_packing(tensor, shape, f"{module}.weight_scale", block, entries)
+        if scheme.kind in ("int8 rows", "int8 rows, static"):
+            return _int8_packing(scheme, module, shape, entries)
         return _IntPacking(scheme, module, shape, self.where).packing(entries)
 
     def _scheme_of(self, module: str) -> Scheme | None:
@@ -121,11 +129,6 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
         raise group.bad("output_activations", "null: nothing else is supported")
     activations = group.child("input_activations")
     is_float = weights.get("type") == "float"
-    if activations is not None and not is_float:
-        raise ConfigError(
-            f"{activations.where} asks for activations of {activations.get('num_bits')} bits beside weights of"
-            " integers, which is not computed here; take a checkpoint that quantises weights alone"
-        )
     weights.require("type", ("int", "float"))
     weights.require("strategy", _STRATEGIES)
     if is_float:
@@ -134,10 +137,14 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
     elif name != "pack-quantized":
         weights.require("num_bits", (8,))
         layout.require("format", ("int-quantized", "naive-quantized"))
+    kind: _Kind = "float" if is_float else "packed" if name == "pack-quantized" else "int"
+    if activations is not None and not is_float:
+        layout.require("format", ("int-quantized", "naive-quantized"))
+        kind = _int8_kind(weights, activations)
     has_groups = weights.get("strategy") == "group"
     return Scheme(
         targets=_patterns(group, "targets"),
-        kind="float" if is_float else "packed" if name == "pack-quantized" else "int",
+        kind=kind,
         bits=read_bits(weights, "num_bits"),
         symmetric=weights.flag("symmetric", True),
         strategy=str(weights.get("strategy") or "tensor"),
@@ -145,6 +152,57 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
         block=read_block(weights, "block_structure"),
         act_order=weights.get("actorder") in ("group", "dynamic"),
     )
+
+
+def _int8_kind(weights: ConfigJson, activations: ConfigJson) -> _Kind:
+    """Of integers for rows of integers; ConfigError for others than a kernel has."""
+    weights.require("strategy", ("tensor", "channel"))
+    weights.require("symmetric", (True,))
+    activations.require("type", ("int",))
+    activations.require("num_bits", (8,))
+    activations.require("symmetric", (True,))
+    activations.require("dynamic", (True, False))
+    if activations.get("dynamic"):
+        if activations.get("strategy") != "token":
+            raise activations.bad("strategy", '"token" where dynamic is true')
+        return "int8 rows"
+    if activations.get("strategy") not in ("tensor", None):
+        raise activations.bad("strategy", '"tensor" where dynamic is false')
+    return "int8 rows, static"
+
+
+def _int8_packing(scheme: Scheme, module: str, shape: tuple[int, ...], entries: Entries) -> Packing:
+    """Of one matrix of integers for rows of integers."""
+    num_outputs, num_inputs = shape
+    if num_inputs > ChannelInt8.most_inputs:
+        raise ConfigError(
+            f"{module}.weight has rows of {num_inputs} integers for activations of 8 bits, but"
+            f" {ChannelInt8.most_inputs} are the most whose sums fit 32 bits"
+        )
+    scales = (1,) if scheme.strategy == "tensor" else (num_outputs, 1)
+    parts = {
+        "codes": PackedPart(f"{module}.weight", shape, ("I8",)),
+        "scales": PackedPart(f"{module}.weight_scale", scales, FLOATS),
+    }
+    if scheme.kind == "int8 rows, static":
+        name = f"{module}.input_scale"
+        is_scalar = name in entries and not entries[name].shape
+        parts["input_scale"] = PackedPart(name, () if is_scalar else (1,), FLOATS)
+
+    def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> ChannelInt8:
+        given = tensors.get("input_scale")
+        if given is not None and not _LEAST_SCALE <= float(given) < torch.inf:
+            raise ConfigError(
+                f"the tensor {module}.input_scale has {float(given):g}, but must have a positive number"
+            )
+        return ChannelInt8(
+            dtype,
+            tensors["codes"],
+            tensors["scales"].float().expand(num_outputs, 1).contiguous(),
+            None if given is None else given.float().view(1, 1),
+        )
+
+    return Packing(parts, make)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.kernels.linear import Dense
-from pagemesh.kernels.linear.packed import GroupInt
+from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.kernels.linear.weight import RowStack
 from pagemesh.models.loader import load_model
 from tests.support.quantised_checkpoints import FORMATS, quantise
@@ -27,7 +28,7 @@ from tests.support.quantising import (
 from tests.unit.models.model_folder import write_model_of
 from tests.unit.models.quantization.test_quantised_formats import SHAPES, read_weights
 
-SCHEMES = {
+SCHEMES: dict[str, Any] = {
     "quant_method": "compressed-tensors",
     "format": "mixed-precision",
     "ignore": ["lm_head", "re:.*o_proj$"],
@@ -110,6 +111,38 @@ def test_modules_may_have_settings_of_their_own(
         assert torch.equal(quantised[parameter].dense(), weight.dense()), parameter
     loaded = load_model(ModelConfig(str(tmp_path / "quantised")))
     assert loaded.fingerprint != load_model(ModelConfig(str(tmp_path / "dense"))).fingerprint
+
+
+def test_some_modules_may_take_rows_of_whole_numbers(tmp_path: Path) -> None:
+    """Their tensors alone do not tell: the same ones without the activations are another model."""
+    groups = copy.deepcopy(SCHEMES["config_groups"])
+    rows = {"num_bits": 8, "type": "int", "dynamic": True, "strategy": "token"}
+    groups["group_0"]["input_activations"] = rows
+    others: dict[str, Maker] = {
+        "o_proj": floats,
+        "self_attn": packed_integers,
+        "down_proj": packed_integers,
+    }
+    del groups["group_2"]
+    source = write_model_of(tmp_path, **SHAPES)
+    fingerprints = set()
+    for config_groups, kind in ((groups, ChannelInt8), (_of_weights_alone(groups), GroupInt)):
+        form = Format(SCHEMES | {"config_groups": config_groups}, integers)
+        quantise(source, tmp_path / "quantised", tmp_path / "dense", form, others)
+        weights = read_weights(tmp_path / "quantised", torch.float32)
+        assert {name: type(weight) for name, weight in weights.items()} == {
+            "lm_head": Dense,
+            "layers.0.qkv.weight": GroupInt,
+            "layers.0.o.weight": Dense,
+            "layers.0.up.weight": kind,
+            "layers.0.down.weight": GroupInt,
+        }
+        fingerprints.add(load_model(ModelConfig(str(tmp_path / "quantised"))).fingerprint)
+    assert len(fingerprints) == 2
+
+
+def _of_weights_alone(groups: dict[str, Any]) -> dict[str, Any]:
+    return {name: group | {"input_activations": None} for name, group in groups.items()}
 
 
 def test_an_output_head_may_be_quantised(tmp_path: Path) -> None:

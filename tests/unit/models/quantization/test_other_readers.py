@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
+from pagemesh.kernels.linear import make_linear
+from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Weight
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
@@ -116,6 +117,50 @@ def test_compressed_tensors_are_decompressed_alike(tmp_path: Path, case: str) ->
     assert isinstance(weight, GroupInt | ScaledFp8)
     assert expected.dtype == torch.bfloat16
     assert torch.equal(weight.dense(), expected)
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
+@pytest.mark.parametrize("strategy", ["channel", "tensor"])
+def test_whole_numbers_are_multiplied_as_compressed_tensors_says(
+    tmp_path: Path, strategy: str, is_static: bool
+) -> None:
+    """With scales that are powers of two all of its arithmetic is exact; dynamic ones it divides by 127.5."""
+    torch.manual_seed(2)
+    make_args: Any = compressed_quantization.QuantizationArgs
+    given: dict[str, Any] = {"dynamic": not is_static, "strategy": "token"}
+    if is_static:
+        given["strategy"] = "tensor"
+    scheme = compressed_quantization.QuantizationScheme(
+        targets=["Linear"],
+        weights=make_args(num_bits=8, strategy=strategy),
+        input_activations=make_args(num_bits=8, **given),
+    )
+    module = {
+        "weight": torch.randn(SHAPE).bfloat16(),
+        "weight_scale": torch.full((40, 1) if strategy == "channel" else (1,), 2.0**-6),
+    }
+    compressor: Any = compressors.BaseCompressor.get_value_from_registry("int-quantized")
+    written = compressor.compress(module, scheme)
+    if is_static:
+        written["input_scale"] = torch.tensor([2.0**-5])
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": scheme.model_dump(mode="json")},
+    }
+    tensors = {f".{name}": tensor for name, tensor in written.items()}
+    weight = read(tmp_path, config, tensors, matrix(SHAPE))
+    assert isinstance(weight, ChannelInt8)
+    dense = compressor.decompress(written, scheme)["weight"]
+    assert torch.equal(weight.dense(), dense.bfloat16())
+    # Of a row whose largest number is 127 · 2^-5 both scales are 2^-5.
+    rows = torch.randn(9, 32).clamp(-3, 3).bfloat16()
+    rows[:, 4] = 127 * 2.0**-5
+    scale, zero = torch.tensor([2.0**-5]), torch.tensor([0], dtype=torch.int8)
+    static = make_args(num_bits=8, strategy="tensor")
+    rounded = compressed_quantization.fake_quantize(rows.float(), scale, zero, static)
+    expected = rounded.double() @ dense.double().t()
+    assert torch.equal(make_linear(weight)(rows), expected.bfloat16())
 
 
 def test_blocks_of_fp8_are_scaled_alike(tmp_path: Path) -> None:

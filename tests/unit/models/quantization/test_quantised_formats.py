@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.linear import Dense, Weight
-from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
+from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import RowStack
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
@@ -68,6 +68,8 @@ KINDS = {
     "AWQ": GroupInt,
     "GPTQ, act-order": RowStack,
     "W8A16 as int8": GroupInt,
+    "W8A8": ChannelInt8,
+    "W8A8, static": ChannelInt8,
     "FP8 in blocks": ScaledFp8,
     "NF4, nested": Codebook,
 }
@@ -82,7 +84,9 @@ def test_weights_stay_packed(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.product(sample=4)
-@pytest.mark.parametrize("name", ["AWQ", "GPTQ, act-order", "W8A16 as int8", "FP8", "NF4"])
+@pytest.mark.parametrize(
+    "name", ["AWQ", "GPTQ, act-order", "W8A16 as int8", "W8A8, static", "FP8", "NF4"]
+)
 @pytest.mark.parametrize(
     "recipe",
     [

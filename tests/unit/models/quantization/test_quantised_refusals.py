@@ -13,11 +13,14 @@ from safetensors.torch import load_file
 
 from pagemesh.config import ModelConfig
 from pagemesh.errors import ConfigError
+from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.loader import load_model
+from pagemesh.models.quantization.compressed_tensors import CompressedTensors
 from tests.support.quantised_checkpoints import FORMATS, MXFP4, quantise, write
 from tests.unit.models.model_folder import write_model_of
 from tests.unit.models.quantization.test_quantised_formats import SHAPES
 
+INT8_ROWS = {"num_bits": 8, "type": "int", "dynamic": True, "strategy": "token"}
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
 
@@ -113,11 +116,7 @@ def test_settings_that_no_kernel_has_are_named(
         ({"num_bits": 3}, None, "weights has num_bits = 3, but it must be 4 or 8"),
         ({"type": "float", "num_bits": 4}, None, "num_bits = 4, but it must be 8"),
         ({"strategy": "tensor_group"}, None, "strategy = 'tensor_group', but it must be"),
-        (
-            {"num_bits": 8},
-            {"num_bits": 8, "type": "int", "dynamic": True},
-            "input_activations asks for activations of 8 bits beside weights of integers, which is not computed here",
-        ),
+        ({}, INT8_ROWS, "format = 'pack-quantized', but it must be \"int-quantized\" or"),
     ],
 )
 def test_schemes_that_no_kernel_has_are_named(
@@ -128,6 +127,40 @@ def test_schemes_that_no_kernel_has_are_named(
     group["group_0"]["weights"] |= weights
     group["group_0"]["input_activations"] = activations
     assert told in refusal(configure(folder, config_groups=group))
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "told"),
+    [
+        ({}, {"num_bits": 4}, "input_activations has num_bits = 4, but it must be 8: nothing"),
+        ({}, {"type": "float"}, "input_activations has type = 'float', but it must be \"int\""),
+        ({}, {"symmetric": False}, "input_activations has symmetric = False, but it must be true"),
+        ({}, {"dynamic": "local"}, "dynamic = 'local', but it must be true or false"),
+        ({}, {"strategy": "tensor"}, "strategy = 'tensor', but it must be \"token\" where dynamic"),
+        ({}, {"dynamic": False}, "strategy = 'token', but it must be \"tensor\" where dynamic is"),
+        ({"strategy": "group", "group_size": 8}, {}, "weights has strategy = 'group', but it must"),
+        ({"symmetric": False}, {}, "weights has symmetric = False, but it must be true"),
+        ({"num_bits": 4}, {}, "weights has num_bits = 4, but it must be 8"),
+    ],
+)
+def test_activations_that_no_kernel_has_are_named(
+    tmp_path: Path, weights: dict[str, Any], activations: dict[str, Any], told: str
+) -> None:
+    folder = make(tmp_path, "W8A8")
+    group = json.loads((folder / "config.json").read_text())["quantization_config"]["config_groups"]
+    group["group_0"]["weights"] |= weights
+    group["group_0"]["input_activations"] |= activations
+    assert told in refusal(configure(folder, config_groups=group))
+
+
+def test_rows_whose_sums_could_overflow_are_named() -> None:
+    config = dict(FORMATS["W8A8"].config)
+    found = CompressedTensors.read(ConfigJson(config, "config.json"))
+    assert found.find("m.weight", (4, 131071), {}) is not None
+    with pytest.raises(
+        ConfigError, match=r"m\.weight has rows of 131072 integers .* but 131071 are"
+    ):
+        found.find("m.weight", (4, 131072), {})
 
 
 def without(end: str) -> Callable[[dict[str, torch.Tensor]], None]:
@@ -211,6 +244,17 @@ def changed(
             "GPTQ",
             changed("scales", lambda t: t * torch.inf),
             "has the tensor {q}.qweight with values that are NaN or infinite",
+        ),
+        (
+            "W8A8, static",
+            changed("input_scale", lambda t: t * 0),
+            "the tensor {q}.input_scale has 0, but must have a positive number",
+        ),
+        ("W8A8, static", without("input_scale"), "lacks the tensor {q}.input_scale of shape [1]"),
+        (
+            "W8A8",
+            changed("weight_scale", lambda t: t * torch.nan),
+            "has the tensor {q}.weight with values that are NaN or infinite",
         ),
         (
             "FP8",
