@@ -34,12 +34,8 @@ SEED: Final = 500
 # Of those that transformers runs: windows and layers without positions; values that are shorter than
 # keys, and experts.
 SUBJECTS: Final = (
-    "demo",
-    *ONE_OF_EACH,
-    "Cohere 2",
-    "DeepSeek V3",
-    "Mistral in 4 bits",
-    "Mistral in W8A8",
+    *("demo", *ONE_OF_EACH, "Cohere 2", "DeepSeek V3", "Mistral in 4 bits", "Mistral in W8A8"),
+    *("Mixtral as fp8", "Qwen 3 as int8", "demo as int4"),
 )
 
 _QUANTISED: Final = {
@@ -131,10 +127,13 @@ class Material(NamedTuple):
 
     prompts: Sequence[tuple[int, ...]]
 
+    quantization: str | None = None
+    """How it is quantised while it is loaded."""
+
     def load(
         self, load: Callable[[ModelConfig], LoadedModel] = load_model, **settings: Any
     ) -> LoadedModel:
-        model = load(ModelConfig(str(self.folder), **settings))
+        model = load(ModelConfig(str(self.folder), quantization=self.quantization, **settings))
         if self.eos_token_ids is None:
             return model
         return replace(model, eos_token_ids=self.eos_token_ids)
@@ -142,12 +141,13 @@ class Material(NamedTuple):
 
 def make_material(name: str, demo_model: Path, folder: Path) -> Material:
     """A checkpoint, which is made in the empty folder unless it is the demo, and prompts for it."""
+    name, _, quantization = name.partition(" as ")
     prompts = make_prompts(demo_model)
     # Two conversations with the same beginning, two questions, one token, and a whole block of 16.
     chosen = [prompts[24], prompts[27], prompts[0], prompts[7], prompts[40], prompts[43]]
     assert [len(prompt) for prompt in chosen[4:]] == [1, 16]
     if name == "demo":
-        return Material(demo_model, None, chosen)
+        return Material(demo_model, None, chosen, quantization or None)
     if name in _QUANTISED:
         recipe, form = _QUANTISED[name]
         make_checkpoint(folder / "shapes", RECIPES[recipe])
@@ -156,7 +156,7 @@ def make_material(name: str, demo_model: Path, folder: Path) -> Material:
         make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
     end = write_tokenizer(folder)
     chosen = [tuple(i % VOCAB_SIZE for i in prompt[:MAX_PROMPT]) for prompt in chosen]
-    return Material(folder, (end,), chosen)
+    return Material(folder, (end,), chosen, quantization or None)
 
 
 def make_subject(name: str, demo_model: Path, folder: Path) -> Subject:

@@ -35,6 +35,7 @@ from pagemesh.sizing.plan import (
     num_step_tokens,
     size_text,
 )
+from pagemesh.sizing.weights import packed_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class Answer:
     plan: MemoryPlan
     spec: DecoderSpec | None = None
     """None of a model that transformers runs."""
+
+    quantization: str | None = None
+    """How weights are quantised, by the file or while they are loaded."""
 
 
 def run(config: PlanConfig) -> None:
@@ -84,14 +88,25 @@ def plan_model(config: PlanConfig) -> Answer:
         max_model_len=max_model_len,
     )
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal)
-    plan = make_plan(spec, dtype, config.block_size, limits, hardware, kv_dtype)
+    packed = packed_weights(
+        folder, settings, architecture, spec, config.quantization, hardware.kind
+    )
+    plan = make_plan(spec, dtype, config.block_size, limits, hardware, kv_dtype, packed.num_bytes)
     return Answer(
-        config, spec.architecture, num_parameters(spec), dtype, hardware, limits, plan, spec
+        config=config,
+        architecture=spec.architecture,
+        num_parameters=num_parameters(spec),
+        dtype=dtype,
+        hardware=hardware,
+        limits=limits,
+        plan=plan,
+        spec=spec,
+        quantization=packed.name,
     )
 
 
 def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJson) -> Answer:
-    require_transformers(settings)
+    require_transformers(settings, config.quantization)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.read import outline
 
@@ -115,6 +130,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "architecture": answer.architecture,
         "num_parameters": answer.num_parameters,
         "dtype": answer.dtype,
+        "quantization": answer.quantization,
         "kv_cache_dtype": plan.layout.dtype,
         "device": answer.hardware.kind,
         "tensor_parallel_size": answer.hardware.tensor_parallel_size,
@@ -144,7 +160,7 @@ def as_table(answer: Answer) -> str:
         (
             "weights",
             size_text(plan.weight_bytes),
-            f"{_count(answer.num_parameters)} parameters, {answer.dtype}",
+            f"{_count(answer.num_parameters)} parameters, {_types(answer)}",
         ),
         ("tables", size_text(plan.table_bytes), "of positions, and what is kept twice"),
         ("runtime", size_text(plan.runtime_bytes), ""),
@@ -170,6 +186,13 @@ def as_table(answer: Answer) -> str:
     else:
         lines += ["", f"KV of a token takes {per_token}: of one layer at a time, for one step."]
     return "\n".join([*lines, verdict(plan)])
+
+
+def _types(answer: Answer) -> str:
+    if answer.quantization is None:
+        return answer.dtype
+    unpacked = " and unpacked on GPUs" if answer.hardware.kind == "cuda" else ""
+    return f"{answer.dtype}, quantised by {answer.quantization}{unpacked}"
 
 
 def _count(number: int) -> str:

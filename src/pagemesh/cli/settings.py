@@ -27,6 +27,7 @@ from pagemesh.config import (
     environment,
 )
 from pagemesh.config.connections import MeshTlsConfig
+from pagemesh.config.engine import require_quantization
 from pagemesh.config.router import TENANT_NAME
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.plan.settings import DeploymentConfig, GpuConfig
@@ -61,8 +62,10 @@ class UpConfig:
     knows the architecture."""
 
     quantization: str | None = None
-    """Format that the checkpoints are quantised in, which config.json says as well, so that another one is refused: awq,
-    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
+    """fp8, int8 or int4 quantises the weights of dense checkpoints while they are loaded; embeddings, tied heads and
+    routers stay as they are. Or the format that the checkpoints are quantised in, which config.json says as well, so
+    that another one is refused: awq, awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes,
+    gguf, mxfp4 or torchao."""
 
     prefill: int = 1
     """Prefill workers of each model."""
@@ -146,6 +149,7 @@ class UpConfig:
         require_for_one(self.served, "--revision", self.hub.revision)
         require_for_one(self.served, "--chat-template", self.chat.chat_template)
         require_for_one(self.served, "--generation-config", self.generation.folder)
+        require_quantization(self.quantization)
         environment.require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
         environment.require(self.decode >= 1, "--decode", self.decode, "at least 1")
         environment.require(self.router >= 1, "--router", self.router, "at least 1")
@@ -223,6 +227,10 @@ class PlanConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and activations; auto takes the one in config.json."""
 
+    quantization: str | None = None
+    """fp8, int8 or int4, where a dense checkpoint is to be quantised while it is loaded, or the format that it is
+    quantised in, which config.json says as well."""
+
     kv_cache_dtype: KvCacheDtype = "auto"
     """Type of the KV blocks; auto takes that of the weights, fp8 is for GPUs."""
 
@@ -251,6 +259,7 @@ class PlanConfig:
                 f"unset when {flag} is given",
             )
         environment.require_share(self.gpu_memory_utilization)
+        require_quantization(self.quantization)
         size = self.tensor_parallel_size
         environment.require(size > 0, "--tensor-parallel-size", size, "positive")
         if self.max_model_len is not None:

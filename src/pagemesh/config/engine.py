@@ -23,7 +23,7 @@ CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon", "ne
 
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
-QUANTIZATIONS: Final = (
+CHECKPOINT_FORMATS: Final = (
     "awq",
     "awq_marlin",
     "gptq",
@@ -37,6 +37,16 @@ QUANTIZATIONS: Final = (
     "torchao",
 )
 """Names of formats, some of them (awq_marlin, gptq_marlin) with the kernels of another server."""
+
+QUANTIZATIONS: Final = (*CHECKPOINT_FORMATS, "int8", "int4")
+"""Those, and ways of quantising a dense checkpoint while it is loaded, of which fp8 is another."""
+
+
+def require_quantization(name: str | None) -> None:
+    """Raise ConfigError for a name that --quantization does not know."""
+    if name is not None:
+        known = f"one of {', '.join(QUANTIZATIONS)}"
+        require(name in QUANTIZATIONS, "--quantization", name, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +87,10 @@ class ModelConfig:
     auto takes pagemesh's where it knows the architecture."""
 
     quantization: str | None = None
-    """Format that the checkpoint is quantised in, which config.json says as well, so that another one is refused: awq,
-    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
+    """fp8, int8 or int4 quantises the weights of a dense checkpoint while they are loaded; embeddings, tied heads and
+    routers stay as they are. Or the format that a checkpoint is quantised in, which config.json says as well, so that
+    another one is refused: awq, awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf,
+    mxfp4 or torchao."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 
@@ -87,10 +99,7 @@ class ModelConfig:
         if self.max_model_len is not None:
             require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
-        if self.quantization is not None:
-            is_known = self.quantization in QUANTIZATIONS
-            known = f"one of {', '.join(QUANTIZATIONS)}"
-            require(is_known, "--quantization", self.quantization, known)
+        require_quantization(self.quantization)
 
     @property
     def served_name(self) -> str:

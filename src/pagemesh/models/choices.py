@@ -80,9 +80,9 @@ def choose_kv_dtype(
     return FP8_KV
 
 
-def require_transformers(settings: ConfigJson) -> None:
+def require_transformers(settings: ConfigJson, quantization: str | None) -> None:
     """ConfigError unless transformers is installed, for models that it runs, and for quantised ones."""
-    refuse_in_transformers(settings)
+    refuse_in_transformers(settings, quantization)
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(
             f"{settings.where} names an architecture that only transformers can run, which is not "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import structlog
 import torch
 
 from pagemesh.config import ModelConfig
@@ -20,10 +21,13 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
-from pagemesh.models.quantization.methods import Quantization, read_quantization
+from pagemesh.models.quantization.methods import Quantization, choose_quantization
 from pagemesh.models.quantization.parts import Packings
+from pagemesh.models.quantization.ways import Way
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope import fix_ropes
+
+log = structlog.get_logger(__name__)
 
 _DTYPES = {
     "float32": torch.float32,
@@ -95,7 +99,7 @@ def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedMode
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = registry.find_architecture(settings)
-    quantization = read_quantization(settings, config.quantization)
+    quantization = choose_quantization(settings, config.quantization)
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
@@ -110,7 +114,7 @@ def _load_decoder(
     folder: Path,
     settings: ConfigJson,
     architecture: Architecture,
-    quantization: Quantization | None,
+    quantization: Quantization | Way | None,
     target: ModelTarget,
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
@@ -121,12 +125,15 @@ def _load_decoder(
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
         sources, may_ignore = find_sources(checkpoint, architecture, spec)
-        packings = Packings(quantization, sources, checkpoint.entries)
+        shapes = spec.parameter_shapes()
+        if isinstance(quantization, Way):
+            packings = Packings.while_loading(quantization, sources, shapes)
+        else:
+            packings = Packings(quantization, sources, checkpoint.entries)
         tensors = packings.check(checkpoint, sources, may_ignore)
         scales = CheckpointScales(checkpoint, kv_dtype)
         facts = {"spec": asdict(spec), **packings.facts}
         identity = fingerprint(facts, dtype, checkpoint, [*tensors, *scales.tensors])
-        shapes = spec.parameter_shapes()
         writer = target.writer
         parameters = CheckpointParameters(
             checkpoint, sources, shapes, _DTYPES[dtype], writer, packings
@@ -137,6 +144,13 @@ def _load_decoder(
                 make_layer_attention(spec, parameters), spec.attention.num_kv_heads, writer.device
             )
             parameters.check()
+        if isinstance(quantization, Way):
+            log.info(
+                "weights are quantised",
+                quantization=quantization.name,
+                packed_bytes=packings.num_bytes,
+                left_dense=quantization.left_out(spec),
+            )
         return LoadedModel(
             decoder=decoder,
             shape=ModelShape.of(spec),
@@ -156,7 +170,7 @@ def _load_decoder(
 def _load_with_transformers(
     config: ModelConfig, folder: Path, settings: ConfigJson, target: ModelTarget
 ) -> LoadedModel:
-    choices.require_transformers(settings)
+    choices.require_transformers(settings, config.quantization)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.load import load_with_transformers
 

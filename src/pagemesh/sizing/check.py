@@ -25,6 +25,7 @@ from pagemesh.sizing.plan import (
     table_bytes,
     weight_bytes,
 )
+from pagemesh.sizing.weights import packed_weights
 
 ACTIVATIONS = "activations (--max-num-batched-tokens, --max-num-seqs)"
 
@@ -50,6 +51,7 @@ def check_before_loading(
         spec = architecture.make_spec(settings)
         dtype = choose_dtype(model.dtype, settings, architecture.dtypes)
         max_model_len = choose_max_model_len(model.max_model_len, spec, folder)
+        packed = packed_weights(folder, settings, architecture, spec, model.quantization, on.kind)
     except ConfigError:
         # The loader says what is wrong.
         return
@@ -63,8 +65,8 @@ def check_before_loading(
     )
     limits = StepLimits(num_tokens, scheduler.max_num_seqs, max_model_len)
     needs = {
-        "weights": weight_bytes(spec, dtype),
-        "tables": table_bytes(spec, dtype, max_model_len, on),
+        "weights": weight_bytes(spec, dtype, packed=packed.num_bytes),
+        "tables": table_bytes(spec, dtype, max_model_len, on, packed.num_bytes),
         "runtime": RUNTIME_BYTES[on.kind],
         ACTIVATIONS: activation_bytes(spec, dtype, limits),
     }

@@ -7,8 +7,10 @@ every term.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from pagemesh.core.kv import KvLayout
@@ -145,17 +147,18 @@ def make_plan(
     limits: StepLimits,
     on: Hardware,
     kv_dtype: str | None = None,
+    packed: Mapping[str, int] = MappingProxyType({}),
 ) -> MemoryPlan:
-    """Plan a model from its spec; its KV is of its own type unless told otherwise.
+    """Plan a model from its spec; its KV is of its own type unless told otherwise, and of `packed` see `weight_bytes`.
 
     ConfigError when it cannot be split over so many devices.
     """
     check_parallel(spec, on.tensor_parallel_size)
     return MemoryPlan(
         usable_bytes=on.usable_bytes,
-        weight_bytes=weight_bytes(spec, dtype, on.tensor_parallel_size),
+        weight_bytes=weight_bytes(spec, dtype, on.tensor_parallel_size, packed),
         runtime_bytes=RUNTIME_BYTES[on.kind],
-        table_bytes=table_bytes(spec, dtype, limits.max_model_len, on),
+        table_bytes=table_bytes(spec, dtype, limits.max_model_len, on, packed),
         activation_bytes=activation_bytes(spec, dtype, limits, on.tensor_parallel_size),
         layout=kv_layout(spec, kv_dtype or dtype, block_size, on.tensor_parallel_size),
         max_model_len=limits.max_model_len,
@@ -178,24 +181,42 @@ def num_parameters(spec: DecoderSpec) -> int:
     return sum(map(prod, spec.parameter_shapes().values()))
 
 
-def weight_bytes(spec: DecoderSpec, dtype: str, tensor_parallel_size: int = 1) -> int:
-    """Weights of one device.
+def weight_bytes(
+    spec: DecoderSpec,
+    dtype: str,
+    tensor_parallel_size: int = 1,
+    packed: Mapping[str, int] = MappingProxyType({}),
+) -> int:
+    """Weights of one device; `packed` are the bytes of parameters that are not kept in their type (`sizing.weights`).
 
     Projections, embeddings and experts are split evenly (Megatron-LM, Shoeybi et al. 2019), heads of
     keys and values as far as there are enough of them; norms and routers are on every device.
     """
     share = _Share(spec, tensor_parallel_size)
     shapes = spec.parameter_shapes()
-    return ITEM_BYTES[dtype] * sum(share.of(name, prod(shape)) for name, shape in shapes.items())
+    total = 0
+    for name, shape in shapes.items():
+        size = prod(shape)
+        num_bytes = packed.get(name, size * ITEM_BYTES[dtype])
+        total += -(-num_bytes * share.of(name, size) // size)
+    return total
 
 
-def table_bytes(spec: DecoderSpec, dtype: str, max_model_len: int, on: Hardware) -> int:
-    """What is made of the weights: the factors of each RoPE, and on a CPU the packed tied output."""
+def table_bytes(
+    spec: DecoderSpec,
+    dtype: str,
+    max_model_len: int,
+    on: Hardware,
+    packed: Mapping[str, int] = MappingProxyType({}),
+) -> int:
+    """What is made of the weights: the factors of each RoPE, and on a CPU the tied output in its order; of `packed` see
+    `weight_bytes`."""
     ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
     factors = len(ropes) * max_model_len * spec.attention.head_dim * _FLOAT32_BYTES
     if not spec.has_head or not spec.tie_word_embeddings or on.kind == "cuda":
         return factors
-    return factors + spec.vocab_size * spec.hidden_size * ITEM_BYTES[dtype]
+    dense = spec.vocab_size * spec.hidden_size * ITEM_BYTES[dtype]
+    return factors + packed.get("embed", dense)
 
 
 def kv_layout(

@@ -64,6 +64,7 @@ def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -
         "architecture": "LlamaForCausalLM",
         "num_parameters": 4_066_560,
         "dtype": "bfloat16",
+        "quantization": None,
         "kv_cache_dtype": "bfloat16",
         "device": "cuda",
         "tensor_parallel_size": 2,
@@ -161,3 +162,28 @@ KV of a token takes 36 KiB.
 10 requests of 1024 tokens fit at once, or 11008 tokens in 688 blocks of 16.
 """
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "size", "note"),
+    [
+        (["--memory", "1"], "4.1 MiB", "float32, quantised by int4"),
+        (["--gpu-memory", "2"], "15.5 MiB", "float32, quantised by int4 and unpacked on GPUs"),
+    ],
+)
+def test_weights_that_are_quantised_while_loading_are_planned_packed(
+    folder: str, capsys: pytest.CaptureFixture[str], flags: list[str], size: str, note: str
+) -> None:
+    assert main(["plan", folder, "--quantization", "int4", *flags]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert f"  weights      {size:>12}   4.1 million parameters, {note}" in told
+    assert main(["plan", folder, "--quantization", "int4", *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["quantization"] == "int4"
+
+
+@pytest.mark.parametrize("command", ["plan", "up"])
+def test_a_way_of_quantising_that_there_is_not_is_refused(
+    folder: str, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([command, "--model", folder, "--quantization", "int3"]) != 0
+    assert "--quantization is 'int3', but must be one of awq, " in capsys.readouterr().err

@@ -130,6 +130,7 @@ def _plans(config: UpConfig, usable: int, *, gpu: bool = False) -> list[MemoryPl
             gpu_memory=gib if gpu else None,
             gpu_memory_utilization=1.0,
             dtype=config.dtype,
+            quantization=config.quantization,
             kv_cache_dtype=config.cache.kv_cache_dtype,
             max_model_len=config.max_model_len,
             block_size=config.cache.block_size,

@@ -167,8 +167,8 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         " --enable-moe-shared-loras --enable-mixed-moe-lora-format --enable-tower-connector-lora",
     ),
     (
-        planned(
-            "no model is quantised while it is loaded yet; serve a checkpoint that is quantised"
+        refused(
+            "write --quantization fp8, int8 or int4, which quantises a dense checkpoint while it is loaded"
         ),
         "--quantization-config",
     ),

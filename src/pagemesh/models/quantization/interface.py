@@ -42,8 +42,9 @@ class Packing:
     unread: tuple[str, ...] = ()
     """Tensors that are there besides, of which nothing is made."""
 
-    rows: int = 0
-    """The dimension of the source's shape that becomes the weight's rows; 2 of stacks that are transposed."""
+    rows: int | None = 0
+    """The dimension of the source's shape that becomes the weight's rows; 2 of stacks that are transposed. None where
+    `make` puts them into the parameter's order."""
 
 
 Entries = Mapping[str, TensorEntry]

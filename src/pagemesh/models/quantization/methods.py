@@ -1,12 +1,14 @@
-"""Formats of quantised checkpoints by name: what config.json calls them, and what `--quantization` may. No torch."""
+"""Formats of quantised checkpoints by name: what config.json calls them, and what `--quantization` may; and whether that
+quantises a dense one. No torch."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pagemesh.config.engine import QUANTIZATIONS
+from pagemesh.config.engine import CHECKPOINT_FORMATS
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.ways import WAY_NAMES, Way
 
 _KERNELS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 """Formats by their names with the kernels of another server."""
@@ -14,8 +16,11 @@ _KERNELS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 _MEANT: Final = {**_KERNELS, "fbgemm_fp8": "fp8"}
 """Other names of a format: those, and its writer's own."""
 
-_METHODS: Final = sorted(set(QUANTIZATIONS) - _KERNELS.keys())
+_METHODS: Final = sorted(set(CHECKPOINT_FORMATS) - _KERNELS.keys())
 """Values of `quant_method` that can be read."""
+
+_LIKE: Final = {"fbgemm_fp8": "fp8", "compressed-tensors": "int8", "torchao": "int8"}
+"""Ways of quantising a dense checkpoint that come close to a format; to others, of 4 bits most of them, int4 does."""
 
 
 class Quantization(NamedTuple):
@@ -25,28 +30,8 @@ class Quantization(NamedTuple):
     config: ConfigJson  # the object that says so
 
 
-def read_quantization(config: ConfigJson, asked: str | None = None) -> Quantization | None:
-    """What config.json says; None when the checkpoint is not quantised.
-
-    ConfigError for a method that nobody here can read, and for another than `asked`, which is --quantization's.
-    """
-    found = _read(config)
-    if asked is not None:
-        _check_asked(asked, found, config)
-    return found
-
-
-def refuse_in_transformers(config: ConfigJson) -> None:
-    """Raise ConfigError for a quantised checkpoint of a model that transformers would run."""
-    found = read_quantization(config)
-    if found is not None:
-        raise ConfigError(
-            f"{config.where} names a checkpoint quantised by {found.method}, which only pagemesh's own decoders read,"
-            " not models that transformers runs"
-        )
-
-
-def _read(config: ConfigJson) -> Quantization | None:
+def read_quantization(config: ConfigJson) -> Quantization | None:
+    """What config.json says; None for a dense checkpoint. ConfigError for a method that nobody here can read."""
     found = config.child("quantization_config")
     if found is None:
         # What compressed-tensors called it at first.
@@ -61,14 +46,48 @@ def _read(config: ConfigJson) -> Quantization | None:
     return Quantization(str(method), found)
 
 
-def _check_asked(asked: str, found: Quantization | None, config: ConfigJson) -> None:
-    wanted = _MEANT.get(asked, asked)
+def choose_quantization(config: ConfigJson, asked: str | None) -> Quantization | Way | None:
+    """What config.json says, or how `asked`, which is --quantization's, quantises a dense checkpoint while it is
+    loaded; None when weights stay dense.
+
+    ConfigError for what `read_quantization` raises it for, and where the checkpoint is not what was asked for, or
+    cannot be made so.
+    """
+    found = read_quantization(config)
+    if asked is None:
+        return found
     if found is None:
-        raise ConfigError(
-            f"--quantization is {asked}, but {config.where} names a checkpoint that is not quantised: leave it out"
-        )
-    if wanted != _MEANT.get(found.method, found.method):
+        return _way(asked, config)
+    if _MEANT.get(asked, asked) != _MEANT.get(found.method, found.method):
         raise ConfigError(
             f"--quantization is {asked}, but {config.where} names a checkpoint quantised by {found.method}:"
             " leave it out, or take another checkpoint"
         )
+    return found
+
+
+def refuse_in_transformers(config: ConfigJson, asked: str | None) -> None:
+    """Raise ConfigError for a model that transformers would run of weights that are quantised, or are to be."""
+    found = choose_quantization(config, asked)
+    if isinstance(found, Way):
+        raise ConfigError(
+            f"--quantization is {asked}, but only pagemesh's own decoders quantise weights while they are loaded, not"
+            f" models that transformers runs, as it does that of {config.where}"
+        )
+    if found is not None:
+        raise ConfigError(
+            f"{config.where} names a checkpoint quantised by {found.method}, which only pagemesh's own decoders read,"
+            " not models that transformers runs"
+        )
+
+
+def _way(asked: str, config: ConfigJson) -> Way:
+    for name in WAY_NAMES:
+        if name == asked:
+            return Way(name)
+    wanted = _MEANT.get(asked, asked)
+    raise ConfigError(
+        f"--quantization is {asked}, but {config.where} names a checkpoint that is not quantised:"
+        f" --quantization {_LIKE.get(asked, 'int4')} quantises it while it is loaded, or take one that is quantised by"
+        f" {wanted}"
+    )

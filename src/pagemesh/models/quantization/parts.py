@@ -1,4 +1,4 @@
-"""Weights of a quantised checkpoint: which tensors it has in the place of which, and how one becomes a weight."""
+"""Quantised weights of a checkpoint: which tensors it has in the place of which, and how one becomes a weight."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pagemesh.models.quantization.floats import Fp8, Mxfp4
 from pagemesh.models.quantization.ggml import Ggml
 from pagemesh.models.quantization.gptq import Gptq
 from pagemesh.models.quantization.interface import (
+    FLOATS,
     Entries,
     Format,
     PackedPart,
@@ -28,7 +29,10 @@ from pagemesh.models.quantization.interface import (
 )
 from pagemesh.models.quantization.methods import Quantization
 from pagemesh.models.quantization.placing import in_order
+from pagemesh.models.quantization.rounding import round_weight
 from pagemesh.models.quantization.torchao import TorchAo
+from pagemesh.models.quantization.ways import Rounding, Way, may_be_packed
+from pagemesh.models.spec import Shapes
 
 _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
     "awq": Awq.read,
@@ -45,30 +49,46 @@ _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
 
 
 class Packings:
-    """The matrices that a checkpoint has quantised."""
+    """The matrices that a checkpoint has quantised, or that are to be quantised while it is loaded."""
 
     def __init__(
         self, quantization: Quantization | None, sources: Iterable[Source], entries: Entries
     ) -> None:
         """ConfigError for settings, or shapes, that cannot be read."""
         self._packings: dict[str, Packing] = {}
-        self.facts: dict[str, Any] = {}
+        self.facts: Mapping[str, Any] = {}
         """What a fingerprint has to know beside the tensors."""
         self._unread: set[str] = set()
+        # AutoGPTQ gave one to each of its modules.
+        self._biases: set[str] = set()
+        self.num_bytes = 0
+        """Of the weights that were made."""
         if quantization is None:
             return
         found = _FORMATS[quantization.method](quantization.config)
         for source in sources:
-            if _is_matrix(source):
+            if may_be_packed(source.parameter, source.shape):
                 packing = found.find(source.tensor, source.shape, entries)
                 if packing is not None:
                     self._packings[source.tensor] = packing
                     self._unread.update(packing.unread)
+                    self._biases.add(f"{module_of(source.tensor)}.bias")
         settings = {key: value for key, value in asdict(found).items() if key != "where"}
         self.facts = {"quantization": [quantization.method, settings]}
 
+    @classmethod
+    def while_loading(cls, way: Way, sources: Iterable[Source], shapes: Shapes) -> Packings:
+        """Of a dense checkpoint; `shapes` are those of `DecoderSpec.parameter_shapes`."""
+        made = cls(None, (), {})
+        for source in sources:
+            to = way.rounding(source.parameter, shapes[source.parameter])
+            if to is not None:
+                made._packings[source.tensor] = _rounded(source, to)
+        made.facts = way.facts
+        return made
+
     def __contains__(self, tensor: str) -> bool:
-        """Whether the checkpoint has others in the place of a source's tensor."""
+        """Whether a source's tensor, or what the checkpoint has in its place, becomes a quantised weight."""
         return tensor in self._packings
 
     def check(
@@ -84,8 +104,7 @@ class Packings:
         parts = [part for each in self._packings.values() for part in each.parts.values()]
         shapes = {each.tensor: each.shape for each in sources if each.tensor not in self}
         shapes |= {part.tensor: part.shape for part in parts}
-        # AutoGPTQ gave a bias to each of its modules.
-        biases = {f"{module_of(tensor)}.bias" for tensor in self._packings} - shapes.keys()
+        biases = self._biases - shapes.keys()
         checkpoint.check(
             shapes,
             lambda name: name in self._unread or name in biases or may_ignore(name),
@@ -109,7 +128,9 @@ class Packings:
         """
         packing = self._packings[source.tensor]
         tensors = {role: bring(part) for role, part in packing.parts.items()}
-        return in_order(packing.make(tensors, dtype), source, packing.rows)
+        weight = packing.make(tensors, dtype)
+        self.num_bytes += weight.num_bytes
+        return weight if packing.rows is None else in_order(weight, source, packing.rows)
 
     def first_tensor(self, source: Source) -> str:
         """Of those in the place of a source's, for messages."""
@@ -120,7 +141,13 @@ NONE_PACKED: Final = Packings(None, (), {})
 """Of checkpoints that are not quantised."""
 
 
-def _is_matrix(source: Source) -> bool:
-    """Whether rows are multiplied with the parameter, or tokens looked up in it; norms are applied to each number."""
-    is_weight = source.parameter in ("embed", "lm_head") or source.parameter.endswith(".weight")
-    return is_weight and len(source.shape) > 1
+def _rounded(source: Source, to: Rounding) -> Packing:
+    """Of a tensor that is there as floats."""
+
+    def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Quantised:
+        numbers = tensors["numbers"]
+        if source.convert is not None:
+            numbers = source.convert(numbers)
+        return round_weight(numbers, to, dtype)
+
+    return Packing({"numbers": PackedPart(source.tensor, source.shape, FLOATS)}, make, rows=None)

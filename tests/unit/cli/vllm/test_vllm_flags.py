@@ -152,7 +152,7 @@ def test_what_is_always_so_is_noted_and_cannot_be_turned_off() -> None:
         ("m --tensor-parallel-size 4", "--tensor-parallel-size 4 is not there yet"),
         ("m -tp 2", "--tensor-parallel-size 2 is not there yet"),
         ("m --enable-lora", "merge one"),
-        ("m --quantization-config {}", "no model is quantised while it is loaded yet"),
+        ("m --quantization-config {}", "write --quantization fp8, int8 or int4, which"),
         (
             "m -q awq --load-format bitsandbytes",
             "--load-format bitsandbytes is given beside --quantization awq: write one of them",

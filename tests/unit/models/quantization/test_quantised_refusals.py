@@ -322,6 +322,18 @@ def test_outputs_that_fill_no_words_are_named(tmp_path: Path, name: str) -> None
             "GPTQ",
             "--quantization is awq_marlin, but {where} names a checkpoint quantised by gptq",
         ),
+        ("int4", "AWQ", "--quantization is int4, but {where} names a checkpoint quantised by awq"),
+        ("int8", "FP8", "--quantization is int8, but {where} names a checkpoint quantised by fp8"),
+        (
+            "fp8",
+            "compressed FP8",
+            "--quantization is fp8, but {where} names a checkpoint quantised by compressed-tensors",
+        ),
+        (
+            "int8",
+            "LLM.int8()",
+            "--quantization is int8, but {where} names a checkpoint quantised by bitsandbytes",
+        ),
     ],
 )
 def test_another_format_than_was_asked_for_is_refused_with_both_names(
@@ -350,12 +362,40 @@ def test_the_checkpoints_own_format_may_be_named(tmp_path: Path, asked: str, nam
     assert named.fingerprint == load_model(ModelConfig(str(folder))).fingerprint
 
 
-def test_a_format_beside_a_dense_checkpoint_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "way", "format_name"),
+    [
+        ("awq", "int4", "awq"),
+        ("awq_marlin", "int4", "awq"),
+        ("gptq", "int4", "gptq"),
+        ("gptq_marlin", "int4", "gptq"),
+        ("gguf", "int4", "gguf"),
+        ("bitsandbytes", "int4", "bitsandbytes"),
+        ("mxfp4", "int4", "mxfp4"),
+        ("fbgemm_fp8", "fp8", "fp8"),
+        ("compressed-tensors", "int8", "compressed-tensors"),
+        ("torchao", "int8", "torchao"),
+    ],
+)
+def test_a_format_beside_a_dense_checkpoint_is_refused_with_the_way_that_is_like_it(
+    tmp_path: Path, asked: str, way: str, format_name: str
+) -> None:
     folder = write_model_of(tmp_path, **SHAPES)
     where = f"{folder}/config.json names a checkpoint that is not quantised"
-    for name in ("awq", "mxfp4"):
-        message = f"--quantization is {name}, but {where}: leave it out"
-        assert refusal(folder, quantization=name) == message
+    message = (
+        f"--quantization is {asked}, but {where}: --quantization {way} quantises it while it is loaded, or take one"
+        f" that is quantised by {format_name}"
+    )
+    assert refusal(folder, quantization=asked) == message
+
+
+@pytest.mark.parametrize("way", ["fp8", "int8", "int4"])
+def test_models_that_transformers_runs_are_not_quantised(tmp_path: Path, way: str) -> None:
+    folder = write_model_of(tmp_path, **SHAPES)
+    assert refusal(folder, model_impl="transformers", quantization=way) == (
+        f"--quantization is {way}, but only pagemesh's own decoders quantise weights while they are loaded, not models"
+        f" that transformers runs, as it does that of {folder}/config.json"
+    )
 
 
 def test_transformers_models_are_dense(tmp_path: Path) -> None:

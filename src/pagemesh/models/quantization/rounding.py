@@ -1,0 +1,160 @@
+"""Rounds dense weights to few bits: the same codes on every processor and device, for any number of threads.
+
+What is computed for a group is its least and largest number, which are exact, and otherwise one operation of IEEE 754
+after the other on each number by itself. Errors are added up by halves, in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from pagemesh.kernels.linear.packed import GroupInt, ScaledFp8
+from pagemesh.kernels.linear.weight import Quantised
+from pagemesh.models.quantization.ways import Rounding
+
+_PIECE_NUMBERS: Final = 1 << 18
+"""That are rounded at once: float32 copies of them fit a second-level cache."""
+
+_LARGEST_FP8: Final = 448.0
+_INT8_CENTRE: Final = 128
+_LARGEST_INT8: Final = 127
+_LARGEST_INT4: Final = 15
+
+_CUT: Final = 1 / 32
+"""Share of a group's range that may lie beyond its least code, and beyond its largest: half a step. Of a range that is
+cut there or is not, at both ends, that with the least squared error is taken, of equal ones the first. Without, the
+error of normally distributed weights is 7 % larger."""
+
+
+def round_weight(weight: torch.Tensor, to: Rounding, dtype: torch.dtype) -> Quantised:
+    """[out, in], or a stack [matrices, out, in], for rows of a type.
+
+    What is not finite makes scales that are not.
+    """
+    match to.kind:
+        case "fp8":
+            return _round_fp8(weight, to.group_size, dtype)
+        case "int8":
+            return _round_int8(weight, to.group_size, dtype)
+        case "int4":
+            return _round_int4(weight, to.group_size, dtype)
+
+
+def _round_fp8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> ScaledFp8:
+    num_inputs = weight.shape[-1]
+    numbers = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device)
+    scales = torch.empty((*weight.shape[:-1], -(-num_inputs // group_size)), device=weight.device)
+    for piece, out, scale in _pieces(weight, numbers, scales):
+        filled = functional.pad(piece, (0, -num_inputs % group_size))
+        groups = filled.view(len(piece), -1, group_size)
+        scale.copy_(groups.abs().amax(-1).div_(_LARGEST_FP8))
+        groups.div_(_divisor(scale).unsqueeze(-1))
+        out.copy_(filled[:, :num_inputs])
+    return ScaledFp8(dtype, numbers, scales, group_size)
+
+
+def _round_int8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> GroupInt:
+    codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
+    scales = _of_groups(weight, group_size)
+    for piece, out, scale in _pieces(weight, codes, scales):
+        groups = piece.view(len(piece), -1, group_size)
+        scale.copy_(groups.abs().amax(-1).div_(_LARGEST_INT8))
+        rounded = groups.div_(_divisor(scale.float().unsqueeze(-1))).round_()
+        rounded.clamp_(-_LARGEST_INT8, _LARGEST_INT8).add_(_INT8_CENTRE)
+        out.copy_(rounded.view_as(out))
+    return GroupInt(dtype, codes, scales, 8, group_size, centre=_INT8_CENTRE)
+
+
+def _round_int4(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> GroupInt:
+    packed_shape = (*weight.shape[:-1], weight.shape[-1] // 2)
+    codes = torch.empty(packed_shape, dtype=torch.uint8, device=weight.device)
+    scales, minimums = _of_groups(weight, group_size), _of_groups(weight, group_size)
+    for piece, out, scale, minimum in _pieces(weight, codes, scales, minimums):
+        # Groups side by side: whatever they share is then a long row as well.
+        groups = piece.view(-1, group_size).t().contiguous()
+        best = _best_range(groups)
+        scale.copy_(best.scale.view_as(scale))
+        minimum.copy_(best.minimum.view_as(minimum))
+        rounded = _int4_codes(groups.add_(best.minimum), best.scale, groups).to(torch.uint8)
+        pairs = rounded[::2] | rounded[1::2] << 4
+        out.copy_(pairs.t().reshape(out.shape))
+    return GroupInt(dtype, codes, scales, 4, group_size, minimums=minimums)
+
+
+class _Range(NamedTuple):
+    """What codes of a group stand for, float32 [groups]."""
+
+    error: torch.Tensor  # sum of squares
+    scale: torch.Tensor  # a number that a bfloat16 has, as the next
+    minimum: torch.Tensor
+
+
+def _best_range(groups: torch.Tensor) -> _Range:
+    """Of [in, groups]."""
+    least, largest = groups.amin(0), groups.amax(0)
+    cut = (largest - least) * _CUT
+    raised, values = torch.empty_like(groups), torch.empty_like(groups)
+    best: _Range | None = None
+    for bottom in (least, least + cut):
+        minimum = _as_bfloat16(-bottom)
+        torch.add(groups, minimum, out=raised)
+        for top in (largest, largest - cut):
+            scale = _as_bfloat16((top - bottom) / _LARGEST_INT4)
+            errors = _int4_codes(raised, scale, values).mul_(scale).sub_(raised)
+            tried = _Range(_sum_squares(errors), scale, minimum)
+            best = tried if best is None else _better(tried, best)
+    assert best is not None
+    return best
+
+
+def _better(tried: _Range, best: _Range) -> _Range:
+    is_better = tried.error < best.error
+    return _Range(*(torch.where(is_better, *pair) for pair in zip(tried, best, strict=True)))
+
+
+def _int4_codes(raised: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Of groups plus their minimums, as floats."""
+    torch.div(raised, _divisor(scale), out=out)
+    return out.round_().clamp_(0, _LARGEST_INT4)
+
+
+def _sum_squares(numbers: torch.Tensor) -> torch.Tensor:
+    """Over the first dimension, a power of two; in one order."""
+    numbers.mul_(numbers)
+    while (half := len(numbers) // 2) > 0:
+        numbers = numbers[:half].add_(numbers[half:])
+    return numbers[0].clone()
+
+
+def _divisor(scale: torch.Tensor) -> torch.Tensor:
+    """Of groups whose numbers are all alike, none is divided by 0."""
+    return torch.where(scale == 0, 1.0, scale)
+
+
+def _as_bfloat16(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.to(torch.bfloat16).float()
+
+
+def _of_groups(weight: torch.Tensor, group_size: int) -> torch.Tensor:
+    """bfloat16: of the range of float32, and a code times a number of it fits one."""
+    shape = (*weight.shape[:-1], weight.shape[-1] // group_size)
+    return torch.empty(shape, dtype=torch.bfloat16, device=weight.device)
+
+
+def _pieces(weight: torch.Tensor, *outputs: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Some rows at a time as float32, of their own, and the same rows of what is made of them."""
+    matrices = [each if each.dim() == 3 else each.unsqueeze(0) for each in (weight, *outputs)]
+    step = max(1, _PIECE_NUMBERS // weight.shape[-1])
+    for rows, *others in zip(*matrices, strict=True):
+        for begin in range(0, len(rows), step):
+            piece = torch.empty_like(
+                rows[begin : begin + step],
+                dtype=torch.float32,
+                memory_format=torch.contiguous_format,
+            )
+            piece.copy_(rows[begin : begin + step])
+            yield (piece, *(each[begin : begin + step] for each in others))

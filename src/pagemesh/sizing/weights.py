@@ -1,0 +1,185 @@
+"""Bytes of the matrices that stay packed, by what config.json and the headers of a checkpoint say. No torch.
+
+On CPUs a matrix lies in panels of 32 rows and in parts of 128 inputs, each of which begins with what its codes are
+multiplied with, in lines of 64 bytes (`kernels.linear.packed_parts`). On GPUs weights are dense.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from pagemesh.errors import ConfigError
+from pagemesh.gguf.model import is_gguf
+from pagemesh.models.architectures.architecture import Architecture, Source
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.gguf_sources import gguf_sources
+from pagemesh.models.quantization.methods import Quantization, choose_quantization
+from pagemesh.models.quantization.ways import Rounding, Way, is_multiplied, may_be_packed
+from pagemesh.models.spec import DecoderSpec
+from pagemesh.models.tensor_files import TensorEntry, read_headers
+
+_PANEL_ROWS: Final = 32
+_PART_INPUTS: Final = 128
+_STEP_INPUTS: Final = 32
+_LINE_BYTES: Final = 64
+
+_BESIDE_CODES: Final = 16
+"""A checkpoint's packed matrices take a sixteenth more in memory than in its files: what lies beside codes fills lines
+there. An estimate: from nothing to three sixteenths, as groups are long or short."""
+
+
+_EXPERTS_ENDINGS: Final = ("_blocks", "_scales")
+_OWN_PARTS: Final = (
+    *("weight", "qweight", "qzeros", "scales", "g_idx", "SCB", "_weight", "input_scale"),
+    *("activation_scale",),
+)
+"""How the parts of names begin that say which of a matrix's tensors it is."""
+
+
+class Packed(NamedTuple):
+    """What stays packed of a model."""
+
+    name: str | None = None
+    """The way or the format; None of a dense model."""
+
+    num_bytes: Mapping[str, int] = {}
+    """By the parameters of `DecoderSpec.parameter_shapes`, whole ones of all devices."""
+
+
+def packed_weights(
+    folder: Path,
+    settings: ConfigJson,
+    architecture: Architecture,
+    spec: DecoderSpec,
+    asked: str | None,
+    kind: Literal["cpu", "cuda"],
+) -> Packed:
+    """Of a folder, whose config.json the settings are, for `asked`, which is --quantization's. ConfigError where the
+    model cannot be quantised so."""
+    chosen = choose_quantization(settings, asked)
+    if chosen is None:
+        return Packed()
+    name = chosen.name if isinstance(chosen, Way) else chosen.method
+    if kind == "cuda":
+        return Packed(name)
+    if isinstance(chosen, Way):
+        return Packed(name, _of_way(chosen, spec))
+    try:
+        entries, _ = read_headers(folder)
+    except ConfigError:
+        # A plan needs no weights.
+        return Packed(name, _by_settings(chosen, spec))
+    is_file = is_gguf(folder)
+    sources = (
+        gguf_sources(architecture, spec, entries.keys())
+        if is_file
+        else architecture.named_sources(spec, entries.keys())
+    )
+    return Packed(name, {} if _has_order(chosen, entries) else _by_headers(sources, entries))
+
+
+def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
+    """Of a matrix [out, in], or a stack of them, that is rounded while it is loaded."""
+    *leading, num_rows, num_inputs = shape
+    bits, item_bytes, num_tables = {
+        "fp8": (8, 4, 1),
+        "int8": (8, 2, 1),
+        "int4": (4, 2, 2),
+    }[to.kind]
+    # A scale of a row is in each of its parts.
+    is_row = to.group_size >= min(num_inputs, _PART_INPUTS)
+    groups = 1 if is_row else _PART_INPUTS // to.group_size
+    table_bytes = _up(groups * _PANEL_ROWS * item_bytes, _LINE_BYTES)
+    heads = -(-num_inputs // _PART_INPUTS) * num_tables * table_bytes
+    codes = _up(num_inputs, _STEP_INPUTS) * _PANEL_ROWS * bits // 8
+    return prod(leading) * -(-num_rows // _PANEL_ROWS) * (heads + codes)
+
+
+def _of_way(way: Way, spec: DecoderSpec) -> Mapping[str, int]:
+    roundings = {
+        name: (shape, way.rounding(name, shape)) for name, shape in spec.parameter_shapes().items()
+    }
+    return {
+        name: panel_bytes(shape, to) for name, (shape, to) in roundings.items() if to is not None
+    }
+
+
+def _by_headers(sources: Iterable[Source], entries: Mapping[str, TensorEntry]) -> Mapping[str, int]:
+    """What is there instead of floats of a parameter's sources."""
+    by_module: dict[str, int] = {}
+    for name, entry in entries.items():
+        module = _module_of(name)
+        by_module[module] = by_module.get(module, 0) + entry.end - entry.begin
+    found: dict[str, int] = {}
+    dense: set[str] = set()
+    for source in sources:
+        if not may_be_packed(source.parameter, source.shape):
+            continue
+        own = entries.get(source.tensor)
+        # Floats have two bytes at least.
+        if own is not None and own.end - own.begin >= 2 * prod(source.shape):
+            dense.add(source.parameter)
+            continue
+        num_bytes = by_module.get(_module_of(source.tensor), 0)
+        num_bytes += num_bytes // _BESIDE_CODES
+        found[source.parameter] = found.get(source.parameter, 0) + num_bytes
+    return {name: size for name, size in found.items() if name not in dense}
+
+
+def _module_of(tensor: str) -> str:
+    """What the tensors in a matrix's place have in common, of `q_proj.weight`, `q_proj.qweight` or
+    `q_proj.weight.absmax`, and of `experts.down_proj_blocks`."""
+    for ending in _EXPERTS_ENDINGS:
+        if tensor.endswith(ending):
+            return tensor.removesuffix(ending)
+    parts = tensor.split(".")
+    cut = next((n for n, part in enumerate(parts) if part.startswith(_OWN_PARTS)), len(parts))
+    return ".".join(parts[:cut])
+
+
+def _has_order(chosen: Quantization, entries: Mapping[str, TensorEntry]) -> bool:
+    """Whether groups are no runs of inputs, so that CPUs keep weights dense."""
+    if chosen.config.get("desc_act") is True:
+        return True
+    return any(name.endswith(".weight_g_idx") for name in entries)
+
+
+def _by_settings(chosen: Quantization, spec: DecoderSpec) -> Mapping[str, int]:
+    """Without weights to look at: matrices of layers in the bits that the settings name, experts alone of MXFP4."""
+    bits = _bits_of(chosen)
+    shapes = {
+        name: shape
+        for name, shape in spec.parameter_shapes().items()
+        if name.startswith("layers.") and is_multiplied(name, shape)
+    }
+    if chosen.method == "mxfp4":
+        shapes = {name: shape for name, shape in shapes.items() if ".experts." in name}
+    if chosen.config.get("desc_act") is True:
+        return {}
+    # With a scale of 16 bits to 32 inputs.
+    return {name: prod(shape) * (2 * bits + 1) // 16 for name, shape in shapes.items()}
+
+
+def _bits_of(chosen: Quantization) -> int:
+    """4 or 8."""
+    config = chosen.config
+    match chosen.method:
+        case "awq" | "mxfp4" | "gguf":
+            return 4
+        case "gptq":
+            return 8 if config.get("bits") == 8 else 4
+        case "bitsandbytes":
+            return 4 if config.get("load_in_4bit") is True else 8
+        case "torchao" | "compressed-tensors":
+            text = json.dumps({key: config.get(key) for key in config})
+            return 4 if '"num_bits": 4' in text or "Int4" in text else 8
+        case _:
+            return 8
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -1,0 +1,63 @@
+"""The demo model, quantised while it is loaded, still answers its questions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from pagemesh.llm import LLM, SamplingParams
+
+DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
+
+
+@pytest.fixture(scope="module")
+def evaluate() -> Iterator[Any]:
+    """The script beside the model, which imports others by plain names."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(DEMO))
+    try:
+        yield import_module("evaluate")
+    finally:
+        sys.path.remove(str(DEMO))
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(DEMO)):
+                del sys.modules[name]
+
+
+def answers(questions: Sequence[Any], quantization: str, most: int) -> list[str]:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    prompts = [
+        tokenizer.encode(
+            tokenizer.apply_chat_template(
+                question.messages(),
+                tools=list(question.tools) or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=question.thinking,
+            ),
+            add_special_tokens=False,
+        )
+        for question in questions
+    ]
+    with LLM(DEMO, quantization=quantization, threads=1) as llm:
+        outputs = llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts],
+            SamplingParams(temperature=0, max_tokens=most),
+            use_tqdm=False,
+        )
+    return [output.outputs[0].text for output in outputs]
+
+
+@pytest.mark.parametrize(("quantization", "share"), [("fp8", 0.9), ("int8", 0.9), ("int4", 0.8)])
+def test_most_questions_are_answered(evaluate: Any, quantization: str, share: float) -> None:
+    questions = evaluate.load_questions(DEMO / "questions.jsonl")
+    said = answers(questions, quantization, evaluate.MAX_NEW_TOKENS)
+    asked = zip(questions, said, strict=True)
+    wrong = [(q.question, text) for q, text in asked if not q.accepts(text)]
+    assert len(wrong) <= (1 - share) * len(questions), wrong

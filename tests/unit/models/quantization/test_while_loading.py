@@ -1,0 +1,298 @@
+"""A dense checkpoint that is quantised while it is loaded: tokens, name, what is told, and memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import torch
+from safetensors.torch import load_file, save_file
+
+from pagemesh.config import ModelConfig
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.packed import Packed
+from pagemesh.llm import LLM, SamplingParams
+from pagemesh.models.checkpoint import Checkpoint, find_sources
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.loader import load_model
+from pagemesh.models.parameters import CheckpointParameters
+from pagemesh.models.quantization import ways
+from pagemesh.models.quantization.parts import Packings
+from pagemesh.models.quantization.rounding import round_weight
+from pagemesh.models.quantization.ways import WAY_NAMES, Way, WayName
+from pagemesh.models.registry import find_architecture
+from pagemesh.models.spec import DecoderSpec
+from tests.identity.byte_tokenizer import write_tokenizer
+from tests.identity.checkpoints import RECIPES, make_checkpoint
+from tests.unit.models.model_folder import write_model_of
+
+WIDE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+RECIPE_NAMES = ("Llama GQA", "Falcon 40B", "Mixtral", "Qwen 2 MoE", "GPT-OSS")
+
+_ALONE = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""Tensors get memory of their own, and give it back, as large ones always do."""
+
+
+def make(folder: Path, recipe: str) -> Path:
+    """Of a recipe, with rows that are groups."""
+    settings = RECIPES[recipe].settings | WIDE
+    if "head_dim" in settings:
+        settings |= {"head_dim": 16}
+    if "num_kv_heads" in settings:
+        settings |= {"num_kv_heads": 2}
+    if "moe_intermediate_size" in settings:
+        settings |= {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+    make_checkpoint(folder, replace(RECIPES[recipe], settings=settings))
+    write_tokenizer(folder)
+    return folder
+
+
+def spec_of(folder: Path) -> DecoderSpec:
+    settings = ConfigJson.read(folder / "config.json")
+    architecture = find_architecture(settings)
+    assert architecture is not None
+    return architecture.make_spec(settings)
+
+
+def write_twin(folder: Path, twin: Path, way: WayName) -> int:
+    """The floats that the weights become; how many tensors there are of these."""
+    shutil.copytree(folder, twin)
+    settings = ConfigJson.read(folder / "config.json")
+    architecture = find_architecture(settings)
+    assert architecture is not None
+    spec = architecture.make_spec(settings)
+    num_rounded = 0
+    with Checkpoint.open(folder) as checkpoint:
+        sources, _ = find_sources(checkpoint, architecture, spec)
+        tensors = {name: checkpoint.read(name).clone() for name in checkpoint.entries}
+    for source in sources:
+        shape = spec.parameter_shapes()[source.parameter]
+        to = Way(way).rounding(source.parameter, shape)
+        if to is None:
+            continue
+        weight = tensors[source.tensor]
+        # Experts of GPT-OSS have inputs before outputs.
+        is_turned = weight.dim() == 3
+        rounded = round_weight(weight.mT if is_turned else weight, to, torch.bfloat16).dense()
+        tensors[source.tensor] = (rounded.mT if is_turned else rounded).contiguous()
+        num_rounded += 1
+    for path in twin.glob("*.safetensors*"):
+        path.unlink()
+    save_file(tensors, twin / "model.safetensors")
+    return num_rounded
+
+
+def answers(folder: Path, **settings: Any) -> list[tuple[int, ...]]:
+    with LLM(folder, dtype="bfloat16", kv_cache_memory=0.01, threads=1, **settings) as llm:
+        outputs = llm.generate(
+            [{"prompt_token_ids": [5, 6, 7, 8]}, {"prompt_token_ids": [90]}],
+            SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
+            use_tqdm=False,
+        )
+    return [tuple(output.outputs[0].token_ids) for output in outputs]
+
+
+@pytest.mark.product(sample=4)
+@pytest.mark.parametrize("recipe", RECIPE_NAMES)
+@pytest.mark.parametrize("way", WAY_NAMES)
+def test_tokens_are_those_of_the_floats(tmp_path: Path, recipe: str, way: WayName) -> None:
+    folder = make(tmp_path / "dense", recipe)
+    assert write_twin(folder, tmp_path / "twin", way) > 4
+    quantised = answers(folder, quantization=way)
+    assert quantised == answers(tmp_path / "twin")
+    assert len({*quantised[0], *quantised[1]}) > 3
+
+
+@pytest.mark.parametrize("way", WAY_NAMES)
+def test_whatever_is_stacked_stays_packed(tmp_path: Path, way: WayName) -> None:
+    folder = make(tmp_path, "Mixtral")
+    settings = ConfigJson.read(folder / "config.json")
+    architecture = find_architecture(settings)
+    assert architecture is not None
+    spec = architecture.make_spec(settings)
+    shapes = spec.parameter_shapes()
+    with Checkpoint.open(folder) as checkpoint:
+        sources, _ = find_sources(checkpoint, architecture, spec)
+        packings = Packings.while_loading(Way(way), sources, shapes)
+        parameters = CheckpointParameters(
+            checkpoint, sources, shapes, torch.bfloat16, packings=packings
+        )
+        for name, shape in shapes.items():
+            if Way(way).rounding(name, shape) is not None:
+                weight = parameters.weight(name)
+                assert isinstance(weight, Packed), name
+                assert weight.shape == shape
+    assert packings.num_bytes > 0
+
+
+def test_each_way_and_each_rule_is_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model_of(tmp_path, **WIDE)
+
+    def name_of(way: str | None) -> str:
+        return load_model(ModelConfig(str(folder), quantization=way)).fingerprint
+
+    names = [name_of(way) for way in (None, *WAY_NAMES)]
+    assert name_of("int4") == names[-1]
+    monkeypatch.setattr(ways, "RULE", ways.RULE + 1)
+    assert name_of(None) == names[0]
+    names += [name_of(way) for way in WAY_NAMES]
+    assert len(set(names)) == 7
+
+
+def test_what_was_quantised_and_what_was_not_is_told_once(tmp_path: Path) -> None:
+    folder = write_model_of(tmp_path, **WIDE | {"intermediate_size": 80})
+    with structlog.testing.capture_logs() as logs:
+        load_model(ModelConfig(str(folder), quantization="int4"))
+    (told,) = [entry for entry in logs if entry["event"] == "weights are quantised"]
+    # Groups of 32 in 4 bits, with two numbers of 2 bytes; the head in 8, one number to 64.
+    in_4_bits = (64 + 2 * 32 + 64 + 2 * 80) * 64
+    in_8_bits = 11 * 64
+    assert told == {
+        "event": "weights are quantised",
+        "log_level": "info",
+        "quantization": "int4",
+        "packed_bytes": in_4_bits // 2 + in_4_bits // 32 * 4 + in_8_bits + 11 * 2,
+        "left_dense": [
+            "embed (looked up)",
+            "layers.*.down.weight (80 inputs are no groups of 32)",
+        ],
+    }
+    with structlog.testing.capture_logs() as logs:
+        load_model(ModelConfig(str(folder)))
+    assert [entry for entry in logs if entry["event"] == "weights are quantised"] == []
+
+
+@pytest.mark.parametrize("way", WAY_NAMES)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, way: WayName, value: float) -> None:
+    folder = write_model_of(tmp_path, **WIDE)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight"][3, 40] = value
+    save_file(tensors, folder / "model.safetensors")
+    message = r"has the tensor model\.layers\.0\.mlp\.up_proj\.weight with values that are NaN or"
+    with pytest.raises(ConfigError, match=message):
+        load_model(ModelConfig(str(folder), quantization=way))
+
+
+def test_values_that_the_type_cannot_hold_are_named(tmp_path: Path) -> None:
+    folder = write_model_of(tmp_path, **WIDE)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight"][3, 40] = 1e6
+    save_file(tensors, folder / "model.safetensors")
+    load_model(ModelConfig(str(folder), dtype="bfloat16", quantization="int8"))
+    with pytest.raises(ConfigError, match="values that float16 cannot hold"):
+        load_model(ModelConfig(str(folder), dtype="float16", quantization="int8"))
+
+
+def test_a_tensor_too_many_is_refused_as_in_a_dense_model(tmp_path: Path) -> None:
+    """Quantised checkpoints may have biases of zeros besides."""
+    folder = write_model_of(tmp_path, **WIDE)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(64)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(
+        ConfigError, match=r"q_proj\.bias with shape \[64\], which config\.json has no"
+    ):
+        load_model(ModelConfig(str(folder), quantization="int8"))
+
+
+_NUM_LAYERS = 16
+_LARGE: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 12,
+    "dtype": "bfloat16",
+}
+_LAYER_NUMBERS = 4 * 768 * 768 + 3 * 768 * 2048
+
+
+def write_layers(folder: Path, num_layers: int) -> None:
+    """A model whose layers are all the same."""
+    write_model_of(folder, **_LARGE, num_hidden_layers=num_layers)
+    first = "model.layers.0."
+    layer: dict[str, torch.Tensor] = {}
+    others: dict[str, torch.Tensor] = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        which = layer if name.startswith(first) else others
+        which[name.removeprefix(first)] = tensor.bfloat16()
+    layers = {
+        f"model.layers.{number}.{name}": tensor.clone()
+        for number in range(num_layers)
+        for name, tensor in layer.items()
+    }
+    save_file(others | layers, folder / "model.safetensors")
+
+
+_WATCHED = """
+import sys, threading
+from pathlib import Path
+from pagemesh.config import ModelConfig
+from pagemesh.models.loader import load_model
+
+def own_bytes():
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+small, large, way = sys.argv[1:]
+# Code for its kernels is made meanwhile.
+load_model(ModelConfig(small, threads=1, quantization=way))
+before = most = own_bytes()
+done = threading.Event()
+
+def watch():
+    global most
+    while not done.wait(0.001):
+        most = max(most, own_bytes())
+
+thread = threading.Thread(target=watch)
+thread.start()
+model = load_model(ModelConfig(large, threads=1, quantization=way))
+held = own_bytes()
+done.set()
+thread.join()
+print(held - before, max(most, held) - before)
+"""
+
+
+@pytest.mark.parametrize(("way", "bits"), [("fp8", 8.25), ("int8", 8.125), ("int4", 5.0)])
+def test_beside_packed_weights_memory_holds_at_most_a_layer(
+    tmp_path: Path, way: WayName, bits: float
+) -> None:
+    if not re.search(r"^RssAnon:", Path("/proc/self/status").read_text(), re.MULTILINE):
+        pytest.skip("the system does not tell memory of files and others apart")
+    for name, num_layers in (("small", 1), ("large", _NUM_LAYERS)):
+        (tmp_path / name).mkdir()
+        write_layers(tmp_path / name, num_layers)
+    command = [
+        sys.executable,
+        "-c",
+        _WATCHED,
+        str(tmp_path / "small"),
+        str(tmp_path / "large"),
+        way,
+    ]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=300, env=os.environ | _ALONE
+    )
+    held, most = map(int, done.stdout.splitlines()[-1].split())
+    dense = _NUM_LAYERS * _LAYER_NUMBERS * 2
+    packed = dense * bits / 16
+    layer, allocator = 2 * _LAYER_NUMBERS, 2**22
+    assert packed * 0.97 < held < packed * 1.03 + allocator
+    assert held <= most < packed + layer + allocator < dense * 0.7
