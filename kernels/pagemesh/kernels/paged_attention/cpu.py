@@ -13,6 +13,7 @@ import torch
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
 from pagemesh.kernels.jit.parallel import run_parallel
+from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, KernelShape, Multiplies
 from pagemesh.kernels.paged_attention.interface import (
@@ -48,8 +49,6 @@ class CpuPagedAttention:
 
     def __init__(self, shape: AttentionShape) -> None:
         check_shape(shape)
-        if shape.stored != shape.dtype:
-            raise ValueError(f"keys and values in {shape.stored} are for CUDA devices")
         self.shape = shape
         self._layers: dict[LayerAttention, _Layer] = {}
         kernel_shape = _kernel_shape(shape, caps=False)
@@ -119,11 +118,15 @@ class _Layer:
         self.window = features.sliding_window or _NO_WINDOW
         self._sinks = _per_head(features.sinks, shape, -math.inf)
         self._slopes = _per_head(features.alibi_slopes, shape, 0.0)
+        # Kernels for KV without any read none.
+        nothing = torch.ones(0)
+        self._kv_scales = features.kv_scales or KvScales(nothing, nothing)
         self.arguments = (
             self._sinks.data_ptr(),
             self._slopes.data_ptr(),
             _float_bits(features.scale),
             _float_bits(features.soft_cap or 0.0),
+            *(scales.data_ptr() for scales in self._kv_scales),
             self.window,
         )
         """The last of the kernel's arguments."""
@@ -272,7 +275,7 @@ def _cut(
 
 
 def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
-    dtype = str(shape.dtype).removeprefix("torch.")
+    dtype, stored = (str(each).removeprefix("torch.") for each in (shape.dtype, shape.stored))
     num_groups = shape.num_heads // shape.num_kv_heads
     return KernelShape(
         num_groups,
@@ -280,6 +283,7 @@ def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
         shape.head_dim,
         shape.block_size,
         dtype,
+        stored,
         caps,
         _multiplies(shape.dtype),
         shape.causal,
