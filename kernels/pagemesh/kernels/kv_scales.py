@@ -50,7 +50,7 @@ def to_int8(heads: torch.Tensor) -> torch.Tensor:
 
 def from_int8(rows: torch.Tensor) -> torch.Tensor:
     """Float32 [..., head_dim] of rows in int8 [..., head_dim + 4]."""
-    numbers, scales = rows.split([rows.shape[-1] - INT8_SCALE_BYTES, INT8_SCALE_BYTES], dim=-1)
+    numbers, scales = rows[..., :-INT8_SCALE_BYTES], rows[..., -INT8_SCALE_BYTES:]
     return numbers.float() * scales.clone().view(torch.float32)
 
 

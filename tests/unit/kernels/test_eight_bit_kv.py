@@ -41,8 +41,8 @@ def written(
     writer.write(layer_kv, heads, writer.slot_mapping(slots, 15), scales)
     if stored == FP8:
         return layer_kv.float()
-    numbers, scales = layer_kv.split([head_dim, 4], dim=-1)
-    return torch.cat([numbers.float(), scales.clone().view(torch.float32)], dim=-1)
+    numbers, found = layer_kv[..., :head_dim], layer_kv[..., head_dim:]
+    return torch.cat([numbers.float(), found.clone().view(torch.float32)], dim=-1)
 
 
 @isas

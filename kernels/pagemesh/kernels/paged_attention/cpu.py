@@ -13,7 +13,6 @@ import torch
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, KernelShape, Multiplies
 from pagemesh.kernels.paged_attention.interface import (
@@ -119,8 +118,7 @@ class _Layer:
         self._sinks = _per_head(features.sinks, shape, -math.inf)
         self._slopes = _per_head(features.alibi_slopes, shape, 0.0)
         # Kernels for KV without any read none.
-        nothing = torch.ones(0)
-        self._kv_scales = features.kv_scales or KvScales(nothing, nothing)
+        self._kv_scales = features.kv_scales or (torch.empty(0), torch.empty(0))
         self.arguments = (
             self._sinks.data_ptr(),
             self._slopes.data_ptr(),

@@ -15,7 +15,6 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.elements import (
-    ELEMENT_TYPES,
     store_element,
     store_elements,
 )
@@ -26,7 +25,6 @@ from pagemesh.kernels.paged_attention.cpu_floats import TileFloats
 from pagemesh.kernels.paged_attention.cpu_pairs import TilePairs
 from pagemesh.kernels.paged_attention.cpu_scales import TileScales
 from pagemesh.kernels.paged_attention.cpu_tile import (
-    ARGUMENTS,
     ITEM,
     ROWS,
     KernelShape,
@@ -34,6 +32,7 @@ from pagemesh.kernels.paged_attention.cpu_tile import (
     Tile,
     TileSlots,
     Values,
+    read_arguments,
 )
 from pagemesh.kernels.paged_attention.cpu_vector_tile import VectorTile
 
@@ -55,22 +54,7 @@ class _Kernel:
         self.e = e = Emitter(module, "attend")
         self.b = e.builder
         self.width = shape.width
-        element = ELEMENT_TYPES[shape.dtype]
-        pointers = {
-            "items": I64,
-            "tables": I64,
-            "query": element,
-            "keys": ELEMENT_TYPES[shape.stored],
-            "values": ELEMENT_TYPES[shape.stored],
-            "output": element,
-            "sinks": F32,
-            "slopes": F32,
-            "key_scales": F32,
-            "value_scales": F32,
-        }
-        self.argument = {
-            name: e.argument(index, pointers.get(name)) for index, name in enumerate(ARGUMENTS)
-        }
+        self.argument = read_arguments(e, shape)
         self.sums = e.scratch(shape.max_rows * shape.width)
         self.greatest = e.scratch(shape.max_rows)
         self.totals = e.scratch(shape.max_rows * LANES)

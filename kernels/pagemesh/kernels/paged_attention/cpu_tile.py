@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.emit import I8, I32, I64, LANES, Emitter
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES
+from pagemesh.kernels.jit.emit import F32, I8, I32, I64, LANES, Emitter
 from pagemesh.kernels.kv_scales import INT8_SCALE_BYTES
 
 ARGUMENTS = (
@@ -108,6 +109,15 @@ class KernelShape(NamedTuple):
     def max_rows(self) -> int:
         """Rows of an item: its queries' heads, filled up to whole groups of rows."""
         return -(-self.max_queries * self.num_groups // self.rows_at_once) * self.rows_at_once
+
+
+def read_arguments(e: Emitter, shape: KernelShape) -> Values:
+    """What the kernel was told, by the names of ARGUMENTS."""
+    element, stored = ELEMENT_TYPES[shape.dtype], ELEMENT_TYPES[shape.stored]
+    pointers = {"items": I64, "tables": I64, "query": element, "output": element}
+    pointers |= {"keys": stored, "values": stored}
+    pointers |= dict.fromkeys(("sinks", "slopes", "key_scales", "value_scales"), F32)
+    return {name: e.argument(index, pointers.get(name)) for index, name in enumerate(ARGUMENTS)}
 
 
 class Tile(Protocol):

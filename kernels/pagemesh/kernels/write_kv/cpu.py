@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from llvmlite import ir
@@ -12,20 +10,17 @@ from llvmlite import ir
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
-    copy_elements,
     load_element,
     load_elements,
-    map_row,
     store_element,
     store_elements,
 )
-from pagemesh.kernels.jit.emit import F32, I1, I32, I64, LANES, VEC, VEC_I32, Emitter, int_lanes
+from pagemesh.kernels.jit.emit import F32, I64, LANES, VEC, Emitter
 from pagemesh.kernels.jit.parallel import RowKernel, Values
-from pagemesh.kernels.kv_scales import INT8_SCALE_BYTES, MAX_INT8, KvScales
+from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.rms_norm.cpu import inverse_root_mean_square
+from pagemesh.kernels.write_kv.cpu_stores import StoredHeads, store_heads
 from pagemesh.kernels.write_kv.interface import Turn, check_write
-
-_LEAST_NORMAL: Final = 2.0**-126
 
 
 class CpuKvWriter:
@@ -92,8 +87,7 @@ def _compile(shape: _Shape) -> RowKernel:
     stored = ELEMENT_TYPES[shape.stored]
     arguments = {"heads": element, "stride": None, "layer_kv": stored, "slot_mapping": I64}
     arguments |= {"factors": F32, "weight": F32, "key_scales": F32, "value_scales": F32}
-    store = _STORES.get(shape.stored, _store_as_they_are)
-    row = head_dim + (INT8_SCALE_BYTES if shape.stored == "int8" else 0)
+    to_store = StoredHeads(shape.num_kv_heads, head_dim, shape.dtype, shape.stored)
 
     def emit_row(e: Emitter, values: Values, token: ir.Value) -> None:
         b = e.builder
@@ -109,89 +103,12 @@ def _compile(shape: _Shape) -> RowKernel:
             place = b.load(
                 e.at(values["slot_mapping"], b.add(b.mul(token, e.int64(2)), e.int64(index)))
             )
-            target = e.at(values["layer_kv"], b.mul(place, e.int64(shape.num_kv_heads * row)))
+            target = e.at(values["layer_kv"], b.mul(place, e.int64(to_store.size)))
             own = e.at(source, e.int64(index * shape.num_kv_heads * head_dim))
-            store(e, shape, own, target, values[("key_scales", "value_scales")[index]])
+            scales = values["value_scales" if index else "key_scales"]
+            store_heads(e, to_store, own, target, scales)
 
     return RowKernel(arguments, emit_row)
-
-
-def _store_as_they_are(
-    e: Emitter, shape: _Shape, source: ir.Value, target: ir.Value, scales: ir.Value
-) -> None:
-    """Of one token all heads' keys, or values."""
-    copy_elements(e, source, target, shape.num_kv_heads * shape.head_dim)
-
-
-def _store_fp8(
-    e: Emitter, shape: _Shape, source: ir.Value, target: ir.Value, scales: ir.Value
-) -> None:
-    """Of one token all heads' keys, or values: their quotients by the heads' scales."""
-    b = e.builder
-    with e.loop(e.int64(0), e.int64(shape.num_kv_heads)) as head:
-        scale = e.broadcast(b.load(e.at(scales, head)))
-        begin = b.mul(head, e.int64(shape.head_dim))
-        sources = [(e.at(source, begin), shape.dtype)]
-        quotient = functools.partial(_quotient, b, scale)
-        map_row(e, shape.head_dim, sources, e.at(target, begin), shape.stored, quotient)
-
-
-def _quotient(b: ir.IRBuilder, scale: ir.Value, values: ir.Value) -> ir.Value:
-    return b.fdiv(values, scale)
-
-
-def _store_int8(
-    e: Emitter, shape: _Shape, source: ir.Value, target: ir.Value, scales: ir.Value
-) -> None:
-    """Of one token all heads' keys, or values, each with a scale behind it; see `to_int8`."""
-    b, head_dim = e.builder, shape.head_dim
-    offsets = range(0, head_dim, LANES)
-    masks = [
-        None if head_dim - offset >= LANES else _first(head_dim - offset) for offset in offsets
-    ]
-    with e.loop(e.int64(0), e.int64(shape.num_kv_heads)) as head:
-        own = e.at(source, b.mul(head, e.int64(head_dim)))
-        row = e.at(target, b.mul(head, e.int64(head_dim + INT8_SCALE_BYTES)))
-        vectors = [
-            load_elements(e, e.at(own, e.int64(offset)), shape.dtype, mask)
-            for offset, mask in zip(offsets, masks, strict=True)
-        ]
-        scale = b.fdiv(_greatest_size(e, vectors), e.splat(float(MAX_INT8)))
-        is_tiny = b.fcmp_ordered("<", scale, e.splat(_LEAST_NORMAL))
-        scale = b.select(is_tiny, e.splat(0.0), scale)
-        for vector, offset, mask in zip(vectors, offsets, masks, strict=True):
-            quotient = b.select(is_tiny, e.splat(0.0), b.fdiv(vector, scale))
-            store_elements(e, quotient, e.at(row, e.int64(offset)), shape.stored, mask)
-        place = b.bitcast(e.at(row, e.int64(head_dim)), F32.as_pointer())
-        b.store(b.extract_element(scale, ir.Constant(I32, 0)), place).align = 1
-
-
-def _greatest_size(e: Emitter, vectors: Sequence[ir.Value]) -> ir.Value:
-    """The greatest absolute value of all lanes, in all lanes; not finite where one is not.
-
-    By their bits, whose order is that of sizes, and has what is no number at its end.
-    """
-    b = e.builder
-
-    def greater(x: ir.Value, y: ir.Value) -> ir.Value:
-        return b.select(b.icmp_signed(">", x, y), x, y)
-
-    sizes = [b.and_(b.bitcast(vector, VEC_I32), int_lanes(0x7FFFFFFF)) for vector in vectors]
-    greatest = functools.reduce(greater, sizes)
-    for distance in (8, 4, 2, 1):
-        others = e.shuffle(greatest, greatest, [lane ^ distance for lane in range(LANES)])
-        greatest = greater(greatest, others)
-    return b.bitcast(greatest, VEC)
-
-
-def _first(number: int) -> ir.Constant:
-    """A mask of so many lanes."""
-    lanes = [int(lane < number) for lane in range(LANES)]
-    return ir.Constant(ir.VectorType(I1, LANES), lanes)
-
-
-_STORES: Final = {"float8_e4m3fn": _store_fp8, "int8": _store_int8}
-"""By the type of what is stored; others are stored as they are."""
 
 
 def _turn(e: Emitter, shape: _Shape, head: ir.Value, factors: ir.Value, weight: ir.Value) -> None:
