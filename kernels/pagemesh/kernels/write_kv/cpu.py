@@ -1,4 +1,4 @@
-"""Turning and storing as vector code: each token's keys and values go to two places, bit by bit as they are."""
+"""Turning and storing as vector code: each token's keys and values go to two places, as they are or in eight bits."""
 
 from __future__ import annotations
 
