@@ -8,12 +8,14 @@ multiplications per value read, far below what any device can do in that time: t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
 from contest import Contest, Run
 from torch.nn import functional
 
+from pagemesh.kernels.kv_scales import FP8, KvScales, to_int8
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
     LayerAttention,
@@ -24,6 +26,9 @@ from pagemesh.kernels.paged_attention import (
 BLOCK = 16
 ITEM = 2
 """Bytes of a bfloat16."""
+
+
+EIGHT_BITS = {"FP8": FP8, "int8": torch.int8}
 
 
 class Heads(NamedTuple):
@@ -45,6 +50,7 @@ class Batch:
         self, heads: Heads, device: torch.device, num_sequences: int, num_queries: int, context: int
     ) -> None:
         self.heads = heads
+        self.kv_scales: KvScales | None = None
         self.num_sequences, self.num_queries, self.context = num_sequences, num_queries, context
         per_sequence = -(-context // BLOCK)
         num_blocks = num_sequences * per_sequence
@@ -57,11 +63,23 @@ class Batch:
             num_tokens, heads.num_heads, heads.head_dim, device=device
         ).bfloat16()
 
+    def stored(self, dtype: torch.dtype) -> Batch:
+        """The same with keys and values in eight bits."""
+        other = copy(self)
+        if dtype == torch.int8:
+            other.kv = to_int8(self.kv)
+        else:
+            other.kv = self.kv.to(dtype)
+            ones = torch.ones(self.heads.num_kv_heads)
+            other.kv_scales = KvScales(ones, ones)
+        return other
+
     @property
     def num_bytes(self) -> float:
         """See the module."""
         keys_values = 2 * self.num_sequences * self.context * self.heads.num_kv_heads
-        return (keys_values * self.heads.head_dim + 2 * self.query.numel()) * ITEM
+        row_bytes = self.kv.shape[-1] * self.kv.itemsize
+        return keys_values * row_bytes + 2 * self.query.numel() * ITEM
 
     @property
     def num_flops(self) -> float:
@@ -74,12 +92,14 @@ class Batch:
         """Our kernel."""
         device = self.query.device
         _, num_blocks, *_ = self.kv.shape
-        shape = AttentionShape(*self.heads[1:], num_blocks, BLOCK, torch.bfloat16)
+        shape = AttentionShape(
+            *self.heads[1:], num_blocks, BLOCK, torch.bfloat16, kv_dtype=self.kv.dtype
+        )
         sequences = [
             PagedSequence(self.num_queries, self.context, table) for table in self.tables.tolist()
         ]
         plan = make_paged_attention(shape, device).plan(sequences)
-        features = LayerAttention(self.heads.head_dim**-0.5)
+        features = LayerAttention(self.heads.head_dim**-0.5, kv_scales=self.kv_scales)
         return lambda: plan.attend(self.query, self.kv, features)
 
     def by_gather(self) -> Run:
@@ -113,7 +133,7 @@ class Batch:
 
 
 def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
-    """Decodes, then chunks of prompts."""
+    """Decodes, on a CPU also with KV in eight bits, then chunks of prompts."""
     heads = MODELS[device.type]
     on_gpu = device.type == "cuda"
     sizes = (1, 8, 64, 256) if on_gpu else (1, 8, 32)
@@ -130,6 +150,14 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
                 aim=0.85 if on_gpu else None,
                 least_speedup=None if on_gpu else 2.0,
             )
+            for name, dtype in {} if on_gpu else EIGHT_BITS.items():
+                small = batch.stored(dtype)
+                yield Contest(
+                    f"{heads.model}: {num_sequences} decodes of {context}, KV in {name}",
+                    small.num_bytes,
+                    small.num_flops,
+                    {"ours": small.ours(), "KV in bfloat16": batch.ours()},
+                )
     for num_queries, context in (
         ((8192, 8192), (2048, 8192)) if on_gpu else ((512, 512), (512, 1024))
     ):

@@ -106,7 +106,7 @@ BY_CHART = (
     Wrong("router.modelAliases={demo=demo}", ("router.modelAliases", "is a model itself")),
     Wrong("decode.maxNumSeqs=600", ("decode.maxNumBatchedTokens is 512", "decode.maxNumSeqs, 600")),
     Wrong(ONE + "bundled,models[0].source.path=/a,models[0].prefill.maxNumBatchedTokens=8", ("models[0].prefill.maxNumBatchedTokens is 8",)),
-    Wrong(ONE + "bundled,models[0].source.path=/a,models[0].kvCacheDtype=fp8", ("models[0].kvCacheDtype is fp8", "gpus is 0")),
+    Wrong(ONE + "bundled,models[0].source.path=/a,models[0].kvCacheDtype=int8,decode.gpus=1", ("models[0].kvCacheDtype is int8", "decode.gpus is 1")),
     Wrong("decode.maxSurge=0", ("decode.maxSurge", "decode.maxUnavailable")),
     Wrong("gateway.maxRequestTime=600", ("gateway.maxRequestTime is 600", "router.requestTimeout")),
     Wrong("decode.extraArgs={--grace-period,60s}", ("decode.extraArgs has --grace-period",)),

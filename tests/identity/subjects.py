@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from tokenizers import Tokenizer
 
-from pagemesh.config import ModelConfig
+from pagemesh.config import KvCacheDtype, ModelConfig
 from pagemesh.core.request import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.models.parameters import HOST, ModelTarget
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.identity.answers import Answers, answers_alone, assert_same
@@ -31,11 +32,19 @@ MAX_PROMPT: Final = 100
 NUM_ANSWERS: Final = 3
 SEED: Final = 500
 
+_KV_OF_8_BITS: Final[dict[str, tuple[str, KvCacheDtype]]] = {
+    "Mistral, KV in FP8": ("Mistral", "fp8"),
+    "Gemma 2, KV in int8": ("Gemma 2", "int8"),
+    "Cohere 2, KV in FP8": ("Cohere 2", "fp8"),
+}
+"""Recipes, and --kv-cache-dtype."""
+
 # Of those that transformers runs: windows and layers without positions; values that are shorter than
 # keys, and experts.
 SUBJECTS: Final = (
     *("demo", *ONE_OF_EACH, "Cohere 2", "DeepSeek V3", "Mistral in 4 bits", "Mistral in W8A8"),
     *("Mixtral as fp8", "Qwen 3 as int8", "demo as int4"),
+    *_KV_OF_8_BITS,
 )
 
 _QUANTISED: Final = {
@@ -130,10 +139,15 @@ class Material(NamedTuple):
     quantization: str | None = None
     """How it is quantised while it is loaded."""
 
+    kv_cache_dtype: KvCacheDtype = "auto"
+
     def load(
-        self, load: Callable[[ModelConfig], LoadedModel] = load_model, **settings: Any
+        self, load: Callable[[ModelConfig], LoadedModel] | None = None, **settings: Any
     ) -> LoadedModel:
-        model = load(ModelConfig(str(self.folder), quantization=self.quantization, **settings))
+        """Where `load` says, or on the CPU."""
+        config = ModelConfig(str(self.folder), quantization=self.quantization, **settings)
+        target = ModelTarget(HOST, self.kv_cache_dtype)
+        model = load_model(config, target) if load is None else load(config)
         if self.eos_token_ids is None:
             return model
         return replace(model, eos_token_ids=self.eos_token_ids)
@@ -148,6 +162,7 @@ def make_material(name: str, demo_model: Path, folder: Path) -> Material:
     assert [len(prompt) for prompt in chosen[4:]] == [1, 16]
     if name == "demo":
         return Material(demo_model, None, chosen, quantization or None)
+    name, kv_cache_dtype = _KV_OF_8_BITS.get(name, (name, "auto"))
     if name in _QUANTISED:
         recipe, form = _QUANTISED[name]
         make_checkpoint(folder / "shapes", RECIPES[recipe])
@@ -156,7 +171,7 @@ def make_material(name: str, demo_model: Path, folder: Path) -> Material:
         make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
     end = write_tokenizer(folder)
     chosen = [tuple(i % VOCAB_SIZE for i in prompt[:MAX_PROMPT]) for prompt in chosen]
-    return Material(folder, (end,), chosen, quantization or None)
+    return Material(folder, (end,), chosen, quantization or None, kv_cache_dtype)
 
 
 def make_subject(name: str, demo_model: Path, folder: Path) -> Subject:

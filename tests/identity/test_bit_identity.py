@@ -17,6 +17,7 @@ from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel
 from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.models.parameters import HOST, ModelTarget
 from pagemesh.sampling.plan import SampledRow
 from pagemesh.sampling.sampler import PendingSamples, Sampler
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
@@ -160,6 +161,24 @@ def test_logits_are_the_same_bits_on_every_class_of_processors(
     make_checkpoint(tmp_path, RECIPES[name])
     with using_isa(isa):
         check_bits(load_model(ModelConfig(str(tmp_path), dtype="bfloat16")), monkeypatch)
+
+
+@pytest.mark.product(most=3)
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@isas
+def test_logits_over_kv_of_8_bits_are_the_same_bits(
+    isa: CpuIsa,
+    dtype: Literal["float32", "bfloat16"],
+    kv_cache_dtype: Literal["fp8", "int8"],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Windows, caps and heads that fill no vector.
+    make_checkpoint(tmp_path, RECIPES["Gemma 2"])
+    with using_isa(isa):
+        config = ModelConfig(str(tmp_path), dtype=dtype)
+        check_bits(load_model(config, ModelTarget(HOST, kv_cache_dtype)), monkeypatch)
 
 
 @pytest.mark.product(most=2)

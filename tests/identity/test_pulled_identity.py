@@ -38,15 +38,16 @@ class Mesh(NamedTuple):
     """By the second turn's decode worker."""
 
 
-@pytest.fixture
-async def mesh(demo_model: Path) -> AsyncIterator[Mesh]:
+@pytest.fixture(params=["auto", "fp8", "int8"], ids=lambda kind: f"KV {kind}")
+async def mesh(request: pytest.FixtureRequest, demo_model: Path) -> AsyncIterator[Mesh]:
+    cache = CacheConfig(kv_cache_memory=0.05, kv_cache_dtype=request.param)
     async with AsyncExitStack() as stack:
 
         async def start(role: Role, max_num_batched_tokens: int) -> RunningWorker:
             engine = await asyncio.to_thread(
                 load_engine,
                 ModelConfig(model=str(demo_model), dtype="float32"),
-                CacheConfig(kv_cache_memory=0.05),
+                cache,
                 SchedulerConfig(8, max_num_batched_tokens=max_num_batched_tokens),
             )
             computed.append(ComputedTokens(engine))

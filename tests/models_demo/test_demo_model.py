@@ -3,7 +3,8 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+
+from pagemesh import LLM, SamplingParams
+from pagemesh.config import KvCacheDtype
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
 FILLER = (
@@ -93,6 +97,48 @@ def long_conversation(asker: Any, num_tokens: int) -> list[dict[str, str]]:
 def test_greedy_answers_are_right_for_nine_in_ten_questions(verdicts: Any) -> None:
     wrong = [(v.question.question, v.answer) for v in verdicts if not v.right]
     assert len(wrong) <= 0.1 * len(verdicts), wrong
+
+
+@pytest.fixture(scope="module")
+def right_as_served(evaluate: Any, asker: Any, questions: Any) -> Callable[[KvCacheDtype], Any]:
+    """By --kv-cache-dtype the questions that the engine's greedy answers are right for."""
+    prompts = [
+        asker.tokenizer.apply_chat_template(
+            question.messages(),
+            tools=list(question.tools) or None,
+            add_generation_prompt=True,
+            enable_thinking=question.thinking,
+            return_dict=False,
+        )
+        for question in questions
+    ]
+    sampling = SamplingParams(temperature=0.0, max_tokens=evaluate.MAX_NEW_TOKENS)
+
+    @cache
+    def ask(kv_cache_dtype: KvCacheDtype) -> Any:
+        with LLM(str(DEMO), kv_cache_dtype=kv_cache_dtype) as llm:
+            given = llm.generate(
+                [{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False
+            )
+        answers = [output.outputs[0].text for output in given]
+        pairs = enumerate(zip(questions, answers, strict=True))
+        return {number for number, (question, answer) in pairs if question.accepts(answer)}
+
+    return ask
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8", "int8"])
+def test_kv_of_8_bits_leaves_all_but_one_in_fifty_right_answers(
+    questions: Any,
+    right_as_served: Callable[[KvCacheDtype], Any],
+    kv_cache_dtype: KvCacheDtype,
+) -> None:
+    right = right_as_served("auto")
+    assert len(right) >= 0.9 * len(questions)
+    lost = [questions[number].question for number in right - right_as_served(kv_cache_dtype)]
+    assert len(lost) <= 0.02 * len(right), lost
 
 
 @pytest.mark.exhaustive

@@ -84,8 +84,8 @@
 {{- if lt $tokens $seqs -}}
 {{- fail (printf "%s.maxNumBatchedTokens is %d, but must be at least %s.maxNumSeqs, %d: a decode of every running request must fit into a step" $where $tokens $where $seqs) -}}
 {{- end -}}
-{{- if and (hasPrefix "fp8" (default "auto" .model.kvCacheDtype)) (not $settings.gpus) -}}
-{{- fail (printf "%s.kvCacheDtype is %s, which is for GPUs only, but %s.gpus is 0" .key .model.kvCacheDtype $where) -}}
+{{- if and (hasPrefix "int8" (default "auto" .model.kvCacheDtype)) $settings.gpus -}}
+{{- fail (printf "%s.kvCacheDtype is %s, which is for CPUs only, but %s.gpus is %d" .key .model.kvCacheDtype $where (int $settings.gpus)) -}}
 {{- end -}}
 {{- with $settings.autoscaling -}}
 {{- if .enabled -}}

@@ -232,7 +232,7 @@ class PlanConfig:
     quantised in, which config.json says as well."""
 
     kv_cache_dtype: KvCacheDtype = "auto"
-    """Type of the KV blocks; auto takes that of the weights, fp8 is for GPUs."""
+    """Type of the KV blocks; auto takes that of the weights, int8 is for CPUs."""
 
     max_model_len: int | None = None
     """Longest prompt plus output in tokens; the model's own context when unset."""

@@ -21,7 +21,7 @@ _DAY: Final = 24 * 3600
 
 CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"]
 
-KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
+KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "int8", "int8_per_token_head"]
 
 CHECKPOINT_FORMATS: Final = (
     "awq",
@@ -119,8 +119,9 @@ class CacheConfig:
     leaves. An encoder takes no more of it than one step needs."""
 
     kv_cache_dtype: KvCacheDtype = "auto"
-    """Type of the KV blocks; auto takes the model's own. fp8 (the same as fp8_e4m3) halves them, with
-    the checkpoint's scales where it has some; on GPUs only."""
+    """Type of the KV blocks; auto takes the model's own. fp8 (the same as fp8_e4m3) halves those of 16 bits, with the
+    checkpoint's scales where it has some. int8 (the same as int8_per_token_head) nearly does, with a scale for each
+    head of each token, which no number is too large for; on CPUs only."""
 
     swap_space: float = 0.0
     """GiB of host memory, pinned where there is a GPU, for the KV of preempted requests, which is

@@ -11,8 +11,12 @@ NUM_BYTES_OF: Final[Mapping[str, int]] = {
     "bfloat16": 2,
     "float16": 2,
     "float8_e4m3fn": 1,
+    "int8": 1,
 }
 """Of a number in a KV block, by the names of its type in torch."""
+
+_INT8_SCALE_BYTES: Final = 4
+"""In int8 the numbers of a head of a token have a scale behind them, a float32."""
 
 
 class KvGroup(NamedTuple):
@@ -52,10 +56,15 @@ class KvLayout:
         return self.group.num_layers
 
     @property
+    def row_size(self) -> int:
+        """Elements of a head's keys, or values, of one token; the bytes of a scale are elements too."""
+        return self.group.head_dim + (_INT8_SCALE_BYTES if self.dtype == "int8" else 0)
+
+    @property
     def num_bytes_per_layer(self) -> int:
         """Bytes of one block in one layer, K and V together."""
-        group = self.group
-        return 2 * self.block_size * group.num_kv_heads * group.head_dim * NUM_BYTES_OF[self.dtype]
+        num_rows = 2 * self.block_size * self.group.num_kv_heads
+        return num_rows * self.row_size * NUM_BYTES_OF[self.dtype]
 
     @property
     def num_bytes(self) -> int:
@@ -78,7 +87,7 @@ class KvAccess(Protocol):
     def read(
         self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
     ) -> None:
-        """Copy elements of the blocks, in C order [layer, 2, block, slot, kv head, head dim].
+        """Copy elements of the blocks, in C order [layer, 2, block, slot, kv head, row size].
 
         `target` is writable bytes; KvIntegrityError unless it has the size of the elements.
         """

@@ -21,6 +21,7 @@ from pagemesh.engine.profile_run import check_after_loading
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel
+from pagemesh.models.parameters import HOST, ModelTarget
 from pagemesh.sizing.check import check_before_loading
 from pagemesh.sizing.plan import num_kv_blocks
 
@@ -37,7 +38,8 @@ def load_on_host(
     check_before_loading(model, cache, scheduler)
     clock = StartClock()
     with clock.phase("read"):
-        loaded, trouble = load_identical(model, hardware)
+        target = ModelTarget(HOST, cache.kv_cache_dtype)
+        loaded, trouble = load_identical(model, hardware, target=target)
     layout = layout_of(loaded, cache)
     limits = fitting(scheduler, loaded)
     most = max_num_blocks(loaded, layout, limits)

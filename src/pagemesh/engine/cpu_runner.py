@@ -210,10 +210,10 @@ class KvStorage(KvMemory):
     def __init__(self, layout: KvLayout, num_blocks: int, descriptor: int | None = None) -> None:
         super().__init__(layout, num_blocks, descriptor)
         elements = torch.from_numpy(self.bytes).view(getattr(torch, layout.dtype))
-        num_layers, *heads = layout.group
-        shape = (num_layers, 2, num_blocks, layout.block_size, *heads)
+        heads = (layout.group.num_kv_heads, layout.row_size)
+        shape = (layout.num_layers, 2, num_blocks, layout.block_size, *heads)
         self.layers = elements.view(shape).unbind(0)
-        """Per layer: [2 (keys, values), block, slot, kv head, head_dim]."""
+        """Per layer: [2 (keys, values), block, slot, kv head, row size]."""
 
 
 MIN_SHARED_WORK: Final = 1 << 26

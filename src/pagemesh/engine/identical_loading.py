@@ -25,6 +25,7 @@ from pagemesh.kernels.jit.cpu_isa import (
 )
 from pagemesh.models.decoder import Decoder
 from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.models.parameters import ON_HOST, ModelTarget
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +104,10 @@ def check_on_device(
 
 
 def load_identical(
-    config: ModelConfig, hardware: HardwareConfig, check: Check = check_on_host
+    config: ModelConfig,
+    hardware: HardwareConfig,
+    check: Check = check_on_host,
+    target: ModelTarget = ON_HOST,
 ) -> IdenticalModel:
     """Load with the class of kernels that is asked for, or, where bits differ, with the next that keeps them.
 
@@ -111,7 +115,7 @@ def load_identical(
     """
     settle_cpu_isa(hardware.cpu_isa)
     trouble = ""
-    model = load_model(config)
+    model = load_model(config, target)
     for lesser in (*_lesser_isas(), None):
         difference = check(model)
         if difference is None:
@@ -125,7 +129,7 @@ def load_identical(
             del model
             settle_isa(lesser)
             log.warning("a slower class of kernels is taken", cpu_isa=lesser)
-            model = load_model(config)
+            model = load_model(config, target)
     return IdenticalModel(model, f"{trouble}; nor do those of any other class")
 
 

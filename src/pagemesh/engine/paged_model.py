@@ -39,7 +39,7 @@ class PagedModel:
         make_attention: AttentionMaker,
         on_layer: Callable[[], None] | None = None,
     ) -> None:
-        """`layers` is the KV memory: of each layer [2, blocks, block_size, kv heads, head_dim].
+        """`layers` is the KV memory: of each layer [2, blocks, block_size, kv heads, row size].
 
         `on_layer` is called once for each layer of a step, on its thread.
         """

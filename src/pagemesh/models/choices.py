@@ -21,6 +21,16 @@ from pagemesh.tokenizer.folder import end_token_id
 FP8_KV: Final = "float8_e4m3fn"
 """What --kv-cache-dtype calls fp8, by its name in torch."""
 
+_INT8_KV: Final = "int8"
+
+_KV_DTYPES: Final = {
+    "fp8": FP8_KV,
+    "fp8_e4m3": FP8_KV,
+    "int8": _INT8_KV,
+    "int8_per_token_head": _INT8_KV,
+}
+"""By the names of --kv-cache-dtype."""
+
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
@@ -64,20 +74,20 @@ def choose_kv_dtype(
 ) -> str:
     """Type of the KV blocks of a model that runs in `dtype`, by its name in torch.
 
-    ConfigError for 8-bit floats on a CPU, which has no kernels for them, and for an encoder.
+    ConfigError for int8 on a GPU, for which there are no kernels, and for 8 bits of an encoder.
     """
     if asked == "auto":
         return dtype
-    if device == "cpu":
-        raise ConfigError(
-            f"--kv-cache-dtype is {asked!r}, but must be auto on a CPU, whose kernels keep KV in the type"
-            " of the model"
-        )
     if not causal:
         raise ConfigError(
             f"--kv-cache-dtype is {asked!r}, but must be auto for an encoder, which keeps no KV"
         )
-    return FP8_KV
+    kv_dtype = _KV_DTYPES[asked]
+    if device == "cuda" and kv_dtype == _INT8_KV:
+        raise ConfigError(
+            f"--kv-cache-dtype is {asked!r}, but must be auto or fp8 on a GPU, whose kernels have no int8"
+        )
+    return kv_dtype
 
 
 def require_transformers(settings: ConfigJson, quantization: str | None) -> None:

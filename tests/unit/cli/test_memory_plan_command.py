@@ -37,20 +37,34 @@ KV of a token takes 6 KiB.
     )
 
 
+@pytest.mark.parametrize(
+    ("memory", "asked", "stored", "row_bytes"),
+    [
+        ("--gpu-memory", "fp8", "float8_e4m3fn", 32),
+        ("--memory", "fp8", "float8_e4m3fn", 32),
+        # The numbers, and a scale behind them.
+        ("--memory", "int8", "int8", 32 + 4),
+    ],
+)
 def test_8_bit_kv_takes_half_of_what_16_bits_take(
-    folder: str, capsys: pytest.CaptureFixture[str]
+    folder: str,
+    capsys: pytest.CaptureFixture[str],
+    memory: str,
+    asked: str,
+    stored: str,
+    row_bytes: int,
 ) -> None:
-    flags = ["--gpu-memory", "2", "--dtype", "bfloat16", "--kv-cache-dtype", "fp8"]
+    flags = [memory, "2", "--dtype", "bfloat16", "--kv-cache-dtype", asked]
     assert main(["plan", folder, *flags, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["dtype"], answer["kv_cache_dtype"]) == ("bfloat16", "float8_e4m3fn")
-    # 6 layers, keys and values of 4 heads of 32 numbers of 1 byte.
-    assert answer["per_device"]["kv_bytes_per_token"] == 6 * 2 * 4 * 32
+    assert (answer["dtype"], answer["kv_cache_dtype"]) == ("bfloat16", stored)
+    # 6 layers, keys and values of 4 heads.
+    assert answer["per_device"]["kv_bytes_per_token"] == 6 * 2 * 4 * row_bytes
 
 
-def test_8_bit_kv_is_refused_for_a_cpu(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", folder, "--memory", "1", "--kv-cache-dtype", "fp8"]) == 1
-    assert "--kv-cache-dtype is 'fp8', but must be auto on a CPU" in capsys.readouterr().err
+def test_int8_kv_is_refused_for_a_gpu(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--gpu-memory", "2", "--kv-cache-dtype", "int8"]) == 1
+    assert "--kv-cache-dtype is 'int8', but must be auto or fp8 on a GPU" in capsys.readouterr().err
 
 
 def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import torch
 
+from pagemesh.kernels.kv_scales import to_int8
 from pagemesh.kernels.paged_attention import AttentionShape, PagedSequence
 
 
 class PagedLayer(NamedTuple):
-    layer_kv: torch.Tensor  # [2, blocks, block_size, kv heads, head_dim]
+    layer_kv: torch.Tensor  # [2, blocks, block_size, kv heads, row_size]
     sequences: list[PagedSequence]
     query: torch.Tensor  # [T, heads, head_dim]
 
@@ -44,4 +45,5 @@ def make_layer(
         sequences.append(PagedSequence(num_queries, context, table))
     num_tokens = sum(num_queries for num_queries, _ in lengths)
     query = torch.randn(num_tokens, shape.num_heads, shape.head_dim, generator=generator)
-    return PagedLayer(kv.to(shape.dtype), sequences, query.to(shape.dtype))
+    stored = to_int8(kv) if shape.stored == torch.int8 else kv.to(shape.stored)
+    return PagedLayer(stored, sequences, query.to(shape.dtype))

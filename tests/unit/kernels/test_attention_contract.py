@@ -14,7 +14,6 @@ from pagemesh.kernels.paged_attention import (
     LayerAttention,
     PagedSequence,
 )
-from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker, make_triton, tolerance_of
 from tests.unit.kernels.paged_cache import make_layer, make_shape
@@ -178,7 +177,7 @@ def fp8_shape() -> AttentionShape:
 SCALES = KvScales(torch.tensor([0.5, 2.0]), torch.tensor([4.0, 0.25]))
 
 
-@pytest.mark.parametrize("make", [ReferencePagedAttention, make_triton])
+@implementations
 @pytest.mark.parametrize("soft_cap", [None, 1.5])
 def test_kv_in_eight_bits_is_scaled_back(make: Maker, soft_cap: float | None) -> None:
     shape = make_shape(4, 2, 16)
@@ -196,7 +195,7 @@ def test_kv_in_eight_bits_is_scaled_back(make: Maker, soft_cap: float | None) ->
     torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("make", [ReferencePagedAttention, make_triton])
+@implementations
 def test_kv_in_eight_bits_needs_scales(make: Maker) -> None:
     layer_kv, sequences, query = make_layer(make_shape(4, 2, 16), [(1, 3)])
     plan = make(fp8_shape()).plan(sequences)
@@ -207,6 +206,6 @@ def test_kv_in_eight_bits_needs_scales(make: Maker) -> None:
         plan.attend(query, layer_kv.to(FP8), wrong)
 
 
-def test_the_cpu_keeps_no_kv_in_eight_bits() -> None:
-    with pytest.raises(ValueError, match=r"in torch\.float8_e4m3fn are for CUDA devices"):
-        CpuPagedAttention(fp8_shape())
+def test_int8_is_for_cpus() -> None:
+    with pytest.raises(ValueError, match=r"in torch\.int8 are for CPUs"):
+        make_triton(make_shape(kv_dtype=torch.int8))

@@ -156,12 +156,7 @@ def test_rounding_to_eight_bits_is_exactly_the_reference() -> None:
     assert torch.equal(stored.view(torch.uint8), expected.view(torch.uint8))
 
 
-def test_the_cpu_stores_nothing_in_eight_bits() -> None:
-    with pytest.raises(ValueError, match=r"torch\.float8_e4m3fn are for CUDA devices"):
-        write(
-            torch.device("cpu"),
-            torch.zeros(2, 1, 4, 2, 6, dtype=FP8),
-            torch.ones(1, 4, 6),
-            torch.tensor([2]),
-            FP8_SCALES,
-        )
+def test_int8_is_for_cpus() -> None:
+    layer_kv = torch.zeros(2, 1, 4, 2, 10, dtype=torch.int8)
+    with using("cuda"), pytest.raises(ValueError, match=r"torch\.int8 are for CPUs"):
+        write(torch.device("cpu"), layer_kv, torch.ones(1, 4, 6), torch.tensor([2]))

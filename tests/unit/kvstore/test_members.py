@@ -66,6 +66,21 @@ def test_a_worker_of_the_same_model_with_blocks_of_another_shape_is_refused() ->
     assert len(list(store.members)) == 1
 
 
+@pytest.mark.parametrize(("first", "second"), [("float32", "int8"), ("int8", "float8_e4m3fn")])
+def test_a_worker_of_the_same_model_with_kv_of_another_type_is_refused(
+    first: str, second: str
+) -> None:
+    store = Store()
+    workers = [make_worker(name) for name in "ab"]
+    for worker, dtype in zip(workers, (first, second), strict=True):
+        worker.kv_layout.dtype = dtype
+    store.members.register(workers[0])
+    with pytest.raises(FailedPreconditionError, match=f"8 {second}, but .* 8 {first}") as caught:
+        store.members.register(workers[1])
+    assert caught.value.reason == "LAYOUT_MISMATCH"
+    assert len(list(store.members)) == 1
+
+
 def test_blocks_may_have_another_shape_for_another_model_or_a_new_incarnation() -> None:
     store = Store()
     store.members.register(make_worker("a"))

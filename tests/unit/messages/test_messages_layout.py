@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pagemesh.core.kv import KvGroup, KvLayout
@@ -47,6 +49,14 @@ def test_another_layout_is_refused_with_both_shapes() -> None:
     other = layout_to_proto(LAYOUT)
     other.block_size = 32
     with pytest.raises(FailedPreconditionError, match=r"32 tokens.*16 tokens x 4 layers") as caught:
+        require_same_kv(WORKER, "model", other, WORKER.arithmetic)
+    assert caught.value.reason == "LAYOUT_MISMATCH"
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_kv_of_another_type_is_refused_with_both(dtype: str) -> None:
+    other = layout_to_proto(replace(LAYOUT, dtype=dtype))
+    with pytest.raises(FailedPreconditionError, match=f"64 {dtype}.* 64 bfloat16") as caught:
         require_same_kv(WORKER, "model", other, WORKER.arithmetic)
     assert caught.value.reason == "LAYOUT_MISMATCH"
 

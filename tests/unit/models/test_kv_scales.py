@@ -16,7 +16,7 @@ from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import FP8_KV
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.loader import load_model
-from pagemesh.models.parameters import HostWeightWriter, ModelTarget
+from pagemesh.models.parameters import HOST, ModelTarget
 from tests.unit.models.model_folder import make_tensors, write_model
 
 CPU = torch.device("cpu")
@@ -87,10 +87,6 @@ def test_scales_are_told_from_other_tensors() -> None:
         assert read_scale_name(f"model.layers.11.{other}") is None
 
 
-class Gpu(HostWeightWriter):
-    """Any place that is not the host's."""
-
-
 def test_a_models_scales_are_part_of_what_it_is_where_kv_has_8_bits(tmp_path: Path) -> None:
     folders = []
     for scale in (0.5, 0.75):
@@ -98,12 +94,16 @@ def test_a_models_scales_are_part_of_what_it_is_where_kv_has_8_bits(tmp_path: Pa
         folder.mkdir()
         tensors = make_tensors(**{ATTENTION + "k_scale": torch.tensor(scale)})
         folders.append(ModelConfig(str(write_model(folder, tensors))))
-    for_bits = [load_model(folder, ModelTarget(Gpu(), "fp8")) for folder in folders]
+    for_bits = [load_model(folder, ModelTarget(HOST, "fp8")) for folder in folders]
     assert for_bits[0].block_layout(16).dtype == "float8_e4m3fn"
     scales = for_bits[1].layer_attention[0].kv_scales
     assert scales is not None
     assert (scales.keys.tolist(), scales.values.tolist()) == ([0.75], [1.0])
     assert for_bits[0].fingerprint != for_bits[1].fingerprint
+    # In int8 each token brings its own.
+    in_int8 = load_model(folders[1], ModelTarget(HOST, "int8"))
+    assert in_int8.block_layout(16).dtype == "int8"
+    assert in_int8.layer_attention[0].kv_scales is None
     # Without 8 bits they say nothing.
     own = [load_model(folder) for folder in folders]
     assert own[0].fingerprint == own[1].fingerprint

@@ -6,29 +6,56 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.emit import F32, I16, I32, LANES, Emitter
+from pagemesh.kernels.jit.eight_bits import narrow_fp8, narrow_int8, widen_fp8, widen_int8
+from pagemesh.kernels.jit.emit import F32, I8, I16, I32, LANES, Emitter
 
-ELEMENT_TYPES = {"float32": F32, "float16": ir.HalfType(), "bfloat16": I16}
+ELEMENT_TYPES = {
+    "float32": F32,
+    "float16": ir.HalfType(),
+    "bfloat16": I16,
+    "float8_e4m3fn": I8,
+    "int8": I8,
+}
 """How the elements of a tensor lie in memory, by torch's names."""
 
-_SUFFIXES = {"float32": "f32", "float16": "f16", "bfloat16": "i16"}
+_SUFFIXES = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "i16",
+    "float8_e4m3fn": "i8",
+    "int8": "i8",
+}
 
 
 def load_elements(
-    e: Emitter, address: ir.Value, dtype: str, mask: ir.Value | None = None
+    e: Emitter,
+    address: ir.Value,
+    dtype: str,
+    mask: ir.Value | None = None,
 ) -> ir.Value:
     """16 elements of a tensor as floats; zeros, without reading them, where there is a mask of 0."""
+    return _widen(e, load_raw(e, address, dtype, mask), dtype, LANES)
+
+
+def load_raw(
+    e: Emitter,
+    address: ir.Value,
+    dtype: str,
+    mask: ir.Value | None = None,
+    lanes: int = LANES,
+) -> ir.Value:
+    """16 elements of a tensor, or more, as they are; zeros where there is a mask of 0."""
     builder = e.builder
-    vector = ir.VectorType(ELEMENT_TYPES[dtype], LANES)
+    vector = ir.VectorType(ELEMENT_TYPES[dtype], lanes)
     address = builder.bitcast(address, vector.as_pointer())
+    align = _alignment(vector)
     if mask is not None:
         nothing = ir.Constant(vector, None)
-        name = f"llvm.masked.load.v{LANES}{_SUFFIXES[dtype]}.p0"
-        raw = e.intrinsic(name, vector, address, ir.Constant(I32, 2), mask, nothing)
-    else:
-        raw = builder.load(address)
-        raw.align = 2
-    return _widen(e, raw, dtype, LANES)
+        name = f"llvm.masked.load.v{lanes}{_SUFFIXES[dtype]}.p0"
+        return e.intrinsic(name, vector, address, ir.Constant(I32, align), mask, nothing)
+    raw = builder.load(address)
+    raw.align = align
+    return raw
 
 
 def load_element(e: Emitter, address: ir.Value, dtype: str) -> ir.Value:
@@ -41,12 +68,13 @@ def store_elements(
 ) -> None:
     """Round 16 floats to a tensor's type and write them, or those that a mask has 1 for."""
     narrow = _narrow(e, vector, dtype, LANES)
+    align = _alignment(narrow.type)
     if mask is None:
-        e.store(narrow, address, align=2)
+        e.store(narrow, address, align)
         return
     address = e.builder.bitcast(address, narrow.type.as_pointer())
     name = f"llvm.masked.store.v{LANES}{_SUFFIXES[dtype]}.p0"
-    e.intrinsic(name, ir.VoidType(), narrow, address, ir.Constant(I32, 2), mask)
+    e.intrinsic(name, ir.VoidType(), narrow, address, ir.Constant(I32, align), mask)
 
 
 def store_element(e: Emitter, value: ir.Value, address: ir.Value, dtype: str) -> None:
@@ -60,6 +88,10 @@ def _widen(e: Emitter, raw: ir.Value, dtype: str, lanes: int) -> ir.Value:
         return raw
     if dtype == "float16":
         return builder.fpext(raw, _shaped(F32, lanes))
+    if dtype == "float8_e4m3fn":
+        return widen_fp8(e, raw)
+    if dtype == "int8":
+        return widen_int8(e, raw)
     bits = builder.zext(raw, _shaped(I32, lanes))
     return builder.bitcast(builder.shl(bits, _constant(16, lanes)), _shaped(F32, lanes))
 
@@ -71,6 +103,10 @@ def _narrow(e: Emitter, value: ir.Value, dtype: str, lanes: int) -> ir.Value:
         return value
     if dtype == "float16":
         return builder.fptrunc(value, _shaped(ir.HalfType(), lanes))
+    if dtype == "float8_e4m3fn":
+        return narrow_fp8(e, value)
+    if dtype == "int8":
+        return narrow_int8(e, value)
     raw = builder.bitcast(value, _shaped(I32, lanes))
     high = builder.lshr(raw, _constant(16, lanes))
     is_odd = builder.and_(high, _constant(1, lanes))
@@ -78,6 +114,11 @@ def _narrow(e: Emitter, value: ir.Value, dtype: str, lanes: int) -> ir.Value:
     is_nan = builder.fcmp_unordered("uno", value, value)
     rounded = builder.select(is_nan, _constant(0x7FC00000, lanes), rounded)
     return builder.trunc(builder.lshr(rounded, _constant(16, lanes)), _shaped(I16, lanes))
+
+
+def _alignment(vector: ir.VectorType) -> int:
+    """Of a tensor's elements, wherever these begin."""
+    return 1 if vector.element == I8 else 2
 
 
 def _shaped(kind: ir.Type, lanes: int) -> ir.Type:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas
+from pagemesh.kernels.jit.eight_bits import widen_fp8, widen_int8
 from pagemesh.kernels.jit.emit import F32, I16, LANES, VEC, VEC_I32, Emitter, int_lanes
 
 
@@ -86,6 +88,48 @@ def round_to_pairs(e: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
     ]
     first, second = halves
     return b.bitcast(e.shuffle(first, second, range(2 * LANES)), VEC_I32)
+
+
+def eight_bit_pairs(e: Emitter, raw: ir.Value, dtype: str) -> ir.Value:
+    """32 numbers in int8 or FP8 as 16 pairs of bfloat16, which has all of them exactly."""
+    if dtype == "float8_e4m3fn" and CpuIsa.AVX512_BF16 in processor_isas():
+        return e.builder.bitcast(_looked_up(e, raw), VEC_I32)
+    floats = widen_fp8(e, raw) if dtype == "float8_e4m3fn" else widen_int8(e, raw)
+    first, second = (e.shuffle(floats, floats, range(begin, begin + LANES)) for begin in (0, LANES))
+    return round_to_pairs(e, first, second)
+
+
+def _looked_up(e: Emitter, raw: ir.Value) -> ir.Value:
+    """32 numbers in bfloat16 of FP8's, each half of whose sizes is a table of two registers: an instruction
+    looks up by the lowest six bits."""
+    b = e.builder
+    kind = ir.VectorType(I16, 2 * LANES)
+
+    def splat(number: int) -> ir.Constant:
+        return ir.Constant(kind, [number] * (2 * LANES))
+
+    wide = b.zext(raw, kind)
+    small, large = (
+        e.intrinsic("llvm.x86.avx512.vpermi2var.hi.512", kind, first, wide, second)
+        for first, second in (_sizes(0), _sizes(64))
+    )
+    is_large = b.icmp_unsigned("!=", b.and_(wide, splat(0x40)), splat(0))
+    sign = b.and_(b.shl(wide, splat(8)), splat(0x8000))
+    return b.or_(b.select(is_large, large, small), sign)
+
+
+def _sizes(first: int) -> tuple[ir.Constant, ir.Constant]:
+    """The bits in bfloat16 of 64 numbers in FP8 without a sign, from that with the bits `first` on."""
+    codes = np.arange(first, first + 64)
+    exponents, fractions = codes >> 3, codes & 7
+    floats = np.where(
+        exponents > 0, (8 + fractions) * 2.0 ** (exponents - 10.0), fractions * 2.0**-9
+    )
+    bits = floats.astype(np.float32).view(np.uint32) >> 16
+    bits[codes == 0x7F] = 0x7FC0  # no number
+    kind = ir.VectorType(I16, 2 * LANES)
+    lower, upper = (ir.Constant(kind, half.tolist()) for half in bits.reshape(2, 2 * LANES))
+    return lower, upper
 
 
 def flushed(e: Emitter, vector: ir.Value) -> ir.Value:

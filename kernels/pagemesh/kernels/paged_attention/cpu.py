@@ -48,8 +48,6 @@ class CpuPagedAttention:
 
     def __init__(self, shape: AttentionShape) -> None:
         check_shape(shape)
-        if shape.stored != shape.dtype:
-            raise ValueError(f"keys and values in {shape.stored} are for CUDA devices")
         self.shape = shape
         self._layers: dict[LayerAttention, _Layer] = {}
         kernel_shape = _kernel_shape(shape, caps=False)
@@ -119,11 +117,14 @@ class _Layer:
         self.window = features.sliding_window or _NO_WINDOW
         self._sinks = _per_head(features.sinks, shape, -math.inf)
         self._slopes = _per_head(features.alibi_slopes, shape, 0.0)
+        # Kernels for KV without any read none.
+        self._kv_scales = features.kv_scales or (torch.empty(0), torch.empty(0))
         self.arguments = (
             self._sinks.data_ptr(),
             self._slopes.data_ptr(),
             _float_bits(features.scale),
             _float_bits(features.soft_cap or 0.0),
+            *(scales.data_ptr() for scales in self._kv_scales),
             self.window,
         )
         """The last of the kernel's arguments."""
@@ -272,7 +273,7 @@ def _cut(
 
 
 def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
-    dtype = str(shape.dtype).removeprefix("torch.")
+    dtype, stored = (str(each).removeprefix("torch.") for each in (shape.dtype, shape.stored))
     num_groups = shape.num_heads // shape.num_kv_heads
     return KernelShape(
         num_groups,
@@ -280,6 +281,7 @@ def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
         shape.head_dim,
         shape.block_size,
         dtype,
+        stored,
         caps,
         _multiplies(shape.dtype),
         shape.causal,

@@ -29,7 +29,7 @@ class TileFloats:
         self._key_rows = e.scratch(LANES * shape.width)
 
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
-        self._copy("query", source, self.queries, row)
+        self._copy("query", self._shape.dtype, source, self.queries, row)
 
     def read(self, slots: TileSlots) -> None:
         e, b = self._e, self._e.builder
@@ -38,8 +38,8 @@ class TileFloats:
                 key = b.add(first, lane)
                 slots.fetch_ahead(key)
                 source = slots.begin(key)
-                self._copy("keys", source, self._key_rows, lane)
-                self._copy("values", source, self.values, key)
+                self._copy("keys", self._shape.stored, source, self._key_rows, lane)
+                self._copy("values", self._shape.stored, source, self.values, key)
             for offset in range(0, self._shape.width, LANES):
                 self._turn_keys(first, offset)
 
@@ -66,7 +66,9 @@ class TileFloats:
             place = b.add(first, e.int64(dim * self._shape.num_keys))
             e.store(vector, e.at(self.keys, place), 64)
 
-    def _copy(self, name: str, source: ir.Value, target: ir.Value, row: ir.Value) -> None:
+    def _copy(
+        self, name: str, dtype: str, source: ir.Value, target: ir.Value, row: ir.Value
+    ) -> None:
         """One head's elements as a row of floats."""
         e, b, shape = self._e, self._e.builder, self._shape
         begin = b.mul(row, e.int64(shape.width))
@@ -77,5 +79,5 @@ class TileFloats:
             if num_left < LANES:
                 lanes = [int(lane < num_left) for lane in range(LANES)]
                 exists = ir.Constant(ir.VectorType(I1, LANES), lanes)
-            vector = load_elements(e, address, shape.dtype, exists)
+            vector = load_elements(e, address, dtype, exists)
             e.store(vector, e.at(target, b.add(begin, e.int64(offset))), 64)

@@ -15,7 +15,6 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.elements import (
-    ELEMENT_TYPES,
     store_element,
     store_elements,
 )
@@ -24,8 +23,8 @@ from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_lanes
 from pagemesh.kernels.paged_attention.cpu_amx_tile import AmxTile
 from pagemesh.kernels.paged_attention.cpu_floats import TileFloats
 from pagemesh.kernels.paged_attention.cpu_pairs import TilePairs
+from pagemesh.kernels.paged_attention.cpu_scales import TileScales
 from pagemesh.kernels.paged_attention.cpu_tile import (
-    ARGUMENTS,
     ITEM,
     ROWS,
     KernelShape,
@@ -33,6 +32,7 @@ from pagemesh.kernels.paged_attention.cpu_tile import (
     Tile,
     TileSlots,
     Values,
+    read_arguments,
 )
 from pagemesh.kernels.paged_attention.cpu_vector_tile import VectorTile
 
@@ -54,26 +54,14 @@ class _Kernel:
         self.e = e = Emitter(module, "attend")
         self.b = e.builder
         self.width = shape.width
-        element = ELEMENT_TYPES[shape.dtype]
-        pointers = {
-            "items": I64,
-            "tables": I64,
-            "query": element,
-            "keys": element,
-            "values": element,
-            "output": element,
-            "sinks": F32,
-            "slopes": F32,
-        }
-        self.argument = {
-            name: e.argument(index, pointers.get(name)) for index, name in enumerate(ARGUMENTS)
-        }
+        self.argument = read_arguments(e, shape)
         self.sums = e.scratch(shape.max_rows * shape.width)
         self.greatest = e.scratch(shape.max_rows)
         self.totals = e.scratch(shape.max_rows * LANES)
         self.positions = e.scratch(shape.max_rows)
         self.row_slopes = e.scratch(shape.max_rows)
         self.slots = TileSlots(e, shape, self.argument)
+        self.scales = TileScales(e, shape, self.argument)
         self.tile: Tile = _make_tile(
             e, shape, self.argument, self._float_argument("scale"), self.sums
         )
@@ -123,6 +111,7 @@ class _Kernel:
         num_rows = b.mul(item["num_queries"], e.int64(self.shape.num_groups))
         padded = b.and_(b.add(num_rows, e.int64(ROWS - 1)), e.int64(-ROWS))
         self._read_queries(item, num_rows, padded)
+        self.scales.begin(item)
         end_tile = b.sdiv(b.add(item["end"], e.int64(num_keys - 1)), e.int64(num_keys))
         next_first_tile = self._read_item(following)["first_tile"]
         with e.loop(item["first_tile"], end_tile) as tile:
@@ -133,6 +122,7 @@ class _Kernel:
                 b.select(is_own, index, following), b.select(is_own, next_tile, next_first_tile)
             )
             self.tile.read(self.slots)
+            self.scales.read(self.slots)
             first_key = b.mul(tile, e.int64(num_keys))
             with e.loop(e.int64(0), padded, self.shape.rows_at_once) as row:
                 end_row = b.add(row, e.int64(self.shape.rows_at_once))
@@ -185,7 +175,7 @@ class _Kernel:
         ]
         scores: list[list[ir.Value]] = []
         seen: list[list[ir.Value]] = []
-        for index, products in enumerate(self.tile.scores(row)):
+        for index, products in enumerate(self.scales.scored(self.tile.scores(row))):
             own = e.broadcast(b.load(e.at(self.positions, b.add(row, e.int64(index)))))
             slope = e.broadcast(b.load(e.at(self.row_slopes, b.add(row, e.int64(index)))))
             distances = [b.fsub(keys, own) for keys in positions]  # 0 for itself, negative before
@@ -211,7 +201,7 @@ class _Kernel:
             address = e.at(self.totals, b.mul(b.add(row, e.int64(index)), e.int64(LANES)))
             total = functools.reduce(b.fadd, of_row)
             e.store(e.fma(e.load(address, 64), by_row[index], total), address, 64)
-        self.tile.add_values(row, weights, by_row)
+        self.tile.add_values(row, self.scales.weighted(weights), by_row)
 
     def _score(
         self, product: ir.Value, slope: ir.Value, distance: ir.Value, is_seen: ir.Value
@@ -280,7 +270,7 @@ class _Kernel:
             sinks = exp(e, e.broadcast(b.fsub(sink, greatest)))
             is_sink = b.fcmp_ordered(">", e.broadcast(sink), e.splat(_LEAST))
             sinks = b.select(is_sink, sinks, e.splat(0.0))
-            factor = b.fdiv(own, e.fma(total, own, sinks))
+            factor = self.scales.summed(b.fdiv(own, e.fma(total, own, sinks)))
             token = b.add(item["first_row"], b.sdiv(row, groups))
             target = b.mul(
                 b.add(b.mul(token, e.int64(shape.num_kv_heads * shape.num_groups)), head),

@@ -6,9 +6,9 @@ from typing import Final
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.elements import store_elements
+from pagemesh.kernels.jit.elements import load_raw, store_elements
 from pagemesh.kernels.jit.emit import I1, I16, I32, LANES, VEC_I32, Emitter
-from pagemesh.kernels.jit.pair_dots import dot_pairs
+from pagemesh.kernels.jit.pair_dots import dot_pairs, eight_bit_pairs
 from pagemesh.kernels.jit.vector_math import transposed
 from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, TileSlots, Values
 
@@ -29,6 +29,7 @@ class TilePairs:
         self._e = e
         self._width = shape.width
         self._head_dim = shape.head_dim
+        self._dtype, self._stored = shape.dtype, shape.stored
         self._num_keys = shape.num_keys
         self._arguments = arguments
         self.queries = e.scratch(shape.max_rows * shape.width, I16)
@@ -42,7 +43,7 @@ class TilePairs:
         e, b = self._e, self._e.builder
         target = b.mul(row, e.int64(self._width))
         for offset in range(0, self._width, 2 * LANES):
-            pairs = self._read(self._arguments["query"], source, offset)
+            pairs = self._read(self._arguments["query"], self._dtype, source, offset)
             e.store(pairs, e.at(self.queries, b.add(target, e.int64(offset))), 64)
 
     def read(self, slots: TileSlots) -> None:
@@ -53,7 +54,7 @@ class TilePairs:
             for offset in range(0, self._width, 2 * LANES):
                 place = b.add(target, e.int64(offset))
                 for name, rows in (("keys", self._key_rows), ("values", self._value_rows)):
-                    pairs = self._read(self._arguments[name], source, offset)
+                    pairs = self._read(self._arguments[name], self._stored, source, offset)
                     e.store(pairs, e.at(rows, place), 64)
         with e.loop(e.int64(0), e.int64(self._num_keys), LANES) as first:
             for offset in range(0, self._width, 2 * LANES):
@@ -113,20 +114,16 @@ class TilePairs:
             loaded.append(pairs)
         return loaded
 
-    def _read(self, source: ir.Value, begin: ir.Value, offset: int) -> ir.Value:
+    def _read(self, source: ir.Value, dtype: str, begin: ir.Value, offset: int) -> ir.Value:
         """32 of a head's elements, those that it does not have as zeros."""
         e, b = self._e, self._e.builder
         address = e.at(source, b.add(begin, e.int64(offset)))
-        address = b.bitcast(address, _PAIRS.as_pointer())
         num_left = self._head_dim - offset
-        if num_left >= 2 * LANES:
-            pairs = b.load(address)
-            pairs.align = 2
-            return pairs
-        exists = ir.Constant(
-            ir.VectorType(I1, 2 * LANES), [int(index < num_left) for index in range(2 * LANES)]
-        )
-        nothing = ir.Constant(_PAIRS, None)
-        return e.intrinsic(
-            "llvm.masked.load.v32i16.p0", _PAIRS, address, ir.Constant(I32, 2), exists, nothing
-        )
+        exists = None
+        if num_left < 2 * LANES:
+            lanes = [int(index < num_left) for index in range(2 * LANES)]
+            exists = ir.Constant(ir.VectorType(I1, 2 * LANES), lanes)
+        raw = load_raw(e, address, dtype, exists, 2 * LANES)
+        if dtype == "bfloat16":
+            return raw
+        return b.bitcast(eight_bit_pairs(e, raw, dtype), _PAIRS)

@@ -14,7 +14,9 @@ from typing import NamedTuple, Protocol
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.emit import I8, I32, I64, LANES, Emitter
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES
+from pagemesh.kernels.jit.emit import F32, I8, I32, I64, LANES, Emitter
+from pagemesh.kernels.kv_scales import INT8_SCALE_BYTES
 
 ARGUMENTS = (
     "counter",  # the next item to be taken, 0 at first
@@ -23,13 +25,15 @@ ARGUMENTS = (
     "tables",  # int64: block tables behind each other
     "query",  # [T, heads, head_dim]
     "query_stride",  # elements from token to token
-    "keys",  # [blocks, block_size, kv heads, head_dim]
+    "keys",  # [blocks, block_size, kv heads, row_size]
     "values",
     "output",  # [T, heads, head_dim], contiguous
     "sinks",  # float [heads], -inf for none
     "slopes",  # float [heads]
     "scale",  # the bits of a float
     "soft_cap",  # the bits of a float; read by kernels that cap
+    "key_scales",  # float [kv heads]; read by kernels for FP8, as `value_scales`
+    "value_scales",
     "window",  # keys that a query sees on one side, itself included
 )
 ITEM = (
@@ -62,10 +66,21 @@ class KernelShape(NamedTuple):
     num_kv_heads: int
     head_dim: int
     block_size: int
-    dtype: str  # as torch names it
+    dtype: str  # of queries and the output, as torch names it
+    stored: str  # of keys and values
     caps: bool  # whether scores are capped
     multiplies: Multiplies
     causal: bool  # whether a query sees no keys behind its own
+
+    @property
+    def row_size(self) -> int:
+        """Elements from a head's keys of a token to those of the next head."""
+        return self.head_dim + (INT8_SCALE_BYTES if self.stored == "int8" else 0)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of keys and values."""
+        return {"float32": 4, "int8": 1, "float8_e4m3fn": 1}.get(self.stored, 2)
 
     @property
     def width(self) -> int:
@@ -94,6 +109,15 @@ class KernelShape(NamedTuple):
     def max_rows(self) -> int:
         """Rows of an item: its queries' heads, filled up to whole groups of rows."""
         return -(-self.max_queries * self.num_groups // self.rows_at_once) * self.rows_at_once
+
+
+def read_arguments(e: Emitter, shape: KernelShape) -> Values:
+    """What the kernel was told, by the names of ARGUMENTS."""
+    element, stored = ELEMENT_TYPES[shape.dtype], ELEMENT_TYPES[shape.stored]
+    pointers = {"items": I64, "tables": I64, "query": element, "output": element}
+    pointers |= {"keys": stored, "values": stored}
+    pointers |= dict.fromkeys(("sinks", "slopes", "key_scales", "value_scales"), F32)
+    return {name: e.argument(index, pointers.get(name)) for index, name in enumerate(ARGUMENTS)}
 
 
 class Tile(Protocol):
@@ -168,7 +192,7 @@ class TileSlots:
                 position = self._greater(b.add(first, e.int64(index)), begin)
                 distance = b.sub(self._lesser(position, last), first)
                 own_row = b.add(row, b.mul(distance, e.int64(self._shape.num_kv_heads)))
-                element = b.mul(own_row, e.int64(self._shape.head_dim))
+                element = b.mul(own_row, e.int64(self._shape.row_size))
                 b.store(element, e.at(found, b.add(offset, e.int64(index))))
 
     def take(self) -> None:
@@ -195,9 +219,9 @@ class TileSlots:
         half = self._half(b.select(is_beyond, b.xor(taken, e.int64(1)), taken))
         element = b.load(e.at(half, b.select(is_beyond, b.sub(ahead, num_keys), ahead)))
         is_read, keep, is_data = (ir.Constant(I32, value) for value in (0, 3, 1))
-        elements_per_line = 64 // (4 if self._shape.dtype == "float32" else 2)
+        shape = self._shape
         for base in (self._arguments["keys"], self._arguments["values"]):
-            for offset in range(0, self._shape.head_dim, elements_per_line):
+            for offset in range(0, shape.row_size, 64 // shape.element_bytes):
                 line = b.bitcast(e.at(base, b.add(element, e.int64(offset))), I8.as_pointer())
                 e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, keep, is_data)
 

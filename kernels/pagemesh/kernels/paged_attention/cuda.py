@@ -219,6 +219,8 @@ class CudaPagedAttention:
         self, shape: AttentionShape, device: torch.device, tiling: Tiling | None = None
     ) -> None:
         check_shape(shape)
+        if shape.stored == torch.int8:
+            raise ValueError(f"keys and values in {shape.stored} are for CPUs")
         target = target_of(device)
         if shape.stored != shape.dtype and target.capability < 89:
             raise ValueError(

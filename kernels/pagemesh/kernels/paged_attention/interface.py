@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.kernels.kv_scales import FP8, KvScales, check_scales
+from pagemesh.kernels.kv_scales import FP8, KvScales, check_scales, row_size
 
 
 class AttentionShape(NamedTuple):
@@ -31,6 +31,11 @@ class AttentionShape(NamedTuple):
     def stored(self) -> torch.dtype:
         """Type of keys and values."""
         return self.kv_dtype or self.dtype
+
+    @property
+    def row_size(self) -> int:
+        """Elements of a head's keys, or values, of one token: in int8 the bytes of their scale are among them."""
+        return row_size(self.head_dim, self.stored)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +101,7 @@ class AttentionPlan(Protocol):
 
         `query` is [T, heads, head_dim] in the order of the sequences, possibly strided; query head h
         reads kv head h // (heads / kv heads). `layer_kv` is [2, blocks, block_size, kv heads,
-        head_dim] and holds the step's own keys and values already; nothing outside the sequences'
+        row_size] and holds the step's own keys and values already; nothing outside the sequences'
         contexts influences the result, not even NaN. Gives a contiguous tensor of the query's shape.
 
         Raises ValueError for another query or another layer's KV than the plan is for, and for features
@@ -197,7 +202,7 @@ def check_kv(layer_kv: torch.Tensor, shape: AttentionShape) -> None:
 
     Keys lie densely, and so do values; the two may lie apart.
     """
-    size = (2, shape.num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim)
+    size = (2, shape.num_blocks, shape.block_size, shape.num_kv_heads, shape.row_size)
     if layer_kv.shape != size or layer_kv.dtype != shape.stored:
         raise ValueError(
             f"keys and values are {layer_kv.dtype} {list(layer_kv.shape)}, but the plan is for"
@@ -217,5 +222,5 @@ def check_shape(shape: AttentionShape) -> None:
             f"{shape.num_heads} heads over {shape.num_kv_heads} kv heads of {shape.head_dim} in"
             f" {shape.num_blocks} blocks of {shape.block_size} make no attention"
         )
-    if shape.stored not in (shape.dtype, FP8):
+    if shape.stored not in (shape.dtype, FP8, torch.int8):
         raise ValueError(f"queries in {shape.dtype} do not fit keys and values in {shape.stored}")

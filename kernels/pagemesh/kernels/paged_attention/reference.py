@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from pagemesh.kernels.kv_scales import from_int8
 from pagemesh.kernels.paged_attention.interface import (
     AttentionPlan,
     AttentionShape,
@@ -116,7 +117,8 @@ class ReferencePlan:
         outputs = []
         row = 0
         for sequence in self._sequences:
-            blocks = layer_kv[:, list(sequence.block_ids)].flatten(1, 2).float()
+            blocks = layer_kv[:, list(sequence.block_ids)].flatten(1, 2)
+            blocks = from_int8(blocks) if blocks.dtype == torch.int8 else blocks.float()
             blocks = blocks * factors[:, None, :, None]
             keys, values = blocks.repeat_interleave(num_groups, dim=2)  # [slots, heads, head_dim]
             first = sequence.context_len - sequence.num_queries

@@ -1,4 +1,4 @@
-"""Turning and storing as vector code: each token's keys and values go to two places, bit by bit as they are."""
+"""Turning and storing as vector code: each token's keys and values go to two places, as they are or in eight bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from llvmlite import ir
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
-    copy_elements,
     load_element,
     load_elements,
     store_element,
@@ -20,11 +19,12 @@ from pagemesh.kernels.jit.emit import F32, I64, LANES, VEC, Emitter
 from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.rms_norm.cpu import inverse_root_mean_square
+from pagemesh.kernels.write_kv.cpu_stores import StoredHeads, store_heads
 from pagemesh.kernels.write_kv.interface import Turn, check_write
 
 
 class CpuKvWriter:
-    """`KvWriter` of CPU tensors. Keys and values in FP8 are for GPUs."""
+    """`KvWriter` of CPU tensors."""
 
     def slot_mapping(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
         """See `KvWriter`: the rows of key and value, int64 [T, 2]."""
@@ -43,10 +43,8 @@ class CpuKvWriter:
         scales: KvScales | None = None,
         turn: Turn | None = None,
     ) -> None:
-        if scales is not None:
-            raise ValueError(f"keys and values in {layer_kv.dtype} are for CUDA devices")
         check_write(layer_kv, heads, slot_mapping, scales, turn)
-        num_kv_heads, head_dim = layer_kv.shape[3:]
+        num_kv_heads, head_dim = layer_kv.shape[3], heads.shape[2]
         num_heads = heads.shape[1] - 2 * num_kv_heads
         factors = weight = 0
         norm_eps = None
@@ -54,8 +52,8 @@ class CpuKvWriter:
             factors = turn.factors.data_ptr()
             if turn.norm_weight is not None:
                 weight, norm_eps = turn.norm_weight.data_ptr(), turn.norm_eps
-        dtype = str(heads.dtype).removeprefix("torch.")
-        shape = _Shape(num_heads, num_kv_heads, head_dim, dtype, turn is not None, norm_eps)
+        dtype, stored = (str(each.dtype).removeprefix("torch.") for each in (heads, layer_kv))
+        shape = _Shape(num_heads, num_kv_heads, head_dim, dtype, stored, turn is not None, norm_eps)
         memory = layer_kv.view(-1)
         _compile(shape).run(
             len(heads),
@@ -63,6 +61,7 @@ class CpuKvWriter:
             (
                 *(heads.data_ptr(), heads.stride(0), memory.data_ptr(), slot_mapping.data_ptr()),
                 *(factors, weight),
+                *((0, 0) if scales is None else (scale.data_ptr() for scale in scales)),
             ),
         )
 
@@ -75,6 +74,8 @@ class _Shape(NamedTuple):
     num_kv_heads: int
     head_dim: int
     dtype: str
+    stored: str
+    """Type of keys and values, as `dtype` is that of heads."""
     turns: bool
     norm_eps: float | None
     """None without a norm."""
@@ -83,9 +84,10 @@ class _Shape(NamedTuple):
 @per_isa
 def _compile(shape: _Shape) -> RowKernel:
     element, head_dim = ELEMENT_TYPES[shape.dtype], shape.head_dim
-    arguments = {"heads": element, "stride": None, "layer_kv": element, "slot_mapping": I64}
-    arguments |= {"factors": F32, "weight": F32}
-    size = shape.num_kv_heads * head_dim
+    stored = ELEMENT_TYPES[shape.stored]
+    arguments = {"heads": element, "stride": None, "layer_kv": stored, "slot_mapping": I64}
+    arguments |= {"factors": F32, "weight": F32, "key_scales": F32, "value_scales": F32}
+    to_store = StoredHeads(shape.num_kv_heads, head_dim, shape.dtype, shape.stored)
 
     def emit_row(e: Emitter, values: Values, token: ir.Value) -> None:
         b = e.builder
@@ -101,8 +103,10 @@ def _compile(shape: _Shape) -> RowKernel:
             place = b.load(
                 e.at(values["slot_mapping"], b.add(b.mul(token, e.int64(2)), e.int64(index)))
             )
-            target = e.at(values["layer_kv"], b.mul(place, e.int64(size)))
-            copy_elements(e, e.at(source, e.int64(index * size)), target, size)
+            target = e.at(values["layer_kv"], b.mul(place, e.int64(to_store.size)))
+            own = e.at(source, e.int64(index * shape.num_kv_heads * head_dim))
+            scales = values["value_scales" if index else "key_scales"]
+            store_heads(e, to_store, own, target, scales)
 
     return RowKernel(arguments, emit_row)
 

@@ -33,6 +33,8 @@ class CudaKvWriter:
         turn: Turn | None = None,
     ) -> None:
         check_write(layer_kv, heads, slot_mapping, scales, turn)
+        if layer_kv.dtype == torch.int8:
+            raise ValueError("keys and values in torch.int8 are for CPUs")
         if not layer_kv[0].is_contiguous() or slot_mapping.dtype != torch.int64:
             raise ValueError(
                 f"cannot store in {list(layer_kv.shape)} with strides {list(layer_kv.stride())}"

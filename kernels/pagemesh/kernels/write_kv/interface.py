@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pagemesh.kernels.kv_scales import FP8, MAX_FP8, KvScales, check_scales
+from pagemesh.kernels.kv_scales import FP8, MAX_FP8, KvScales, check_scales, row_size, to_int8
 
 
 class Turn(NamedTuple):
@@ -41,7 +41,7 @@ class KvWriter(Protocol):
         turn: Turn | None = None,
     ) -> None:
         """Store the last heads of [T, query heads + 2 · kv heads, D], which are keys and then values, in a
-        layer's [2, blocks, block_size, kv heads, D]. Where there is a turn, queries and keys are turned
+        layer's [2, blocks, block_size, kv heads, D], or D + 4 in int8 (see `to_int8`). Where there is a turn, queries and keys are turned
         before, in place. Each token's heads lie densely.
 
         In a layer of FP8 what is stored is the quotient by the head's scale, at most ±448; what is not a
@@ -62,13 +62,13 @@ def check_write(
     turn: Turn | None,
 ) -> None:
     """Raise ValueError unless the tokens' heads fit the layer and the turn."""
-    is_stored = heads.dtype == layer_kv.dtype or scales is not None
+    has_own_type = layer_kv.dtype == torch.int8 or scales is not None
     if (
         layer_kv.ndim != 5
         or heads.ndim != 3
         or heads.shape[1] < 2 * layer_kv.shape[3]
-        or heads.shape[2] != layer_kv.shape[4]
-        or not is_stored
+        or row_size(heads.shape[2], layer_kv.dtype) != layer_kv.shape[4]
+        or not (heads.dtype == layer_kv.dtype or has_own_type)
     ):
         raise ValueError(
             f"cannot store {heads.dtype} {list(heads.shape)} "
@@ -127,14 +127,15 @@ class ReferenceKvWriter:
     ) -> None:
         """See `KvWriter`; leaves out the slots that there are not."""
         check_write(layer_kv, heads, slot_mapping, scales, turn)
-        _, num_blocks, block_size, *kv_heads = layer_kv.shape
-        num_kv_heads = kv_heads[0]
+        _, num_blocks, block_size, num_kv_heads, _ = layer_kv.shape
         if turn is not None:
             _turn(heads[:, :-num_kv_heads], turn)
-        keys_values = heads[:, -2 * num_kv_heads :].view(-1, 2, *kv_heads)
+        keys_values = heads[:, -2 * num_kv_heads :].view(-1, 2, num_kv_heads, heads.shape[2])
         if scales is not None:
             quotients = keys_values.float() / torch.stack(scales)[None, :, :, None]
             keys_values = quotients.clamp(-MAX_FP8, MAX_FP8).to(FP8)
+        elif layer_kv.dtype == torch.int8:
+            keys_values = to_int8(keys_values)
         for token, slot in enumerate(slot_mapping.tolist()):
             if 0 <= slot < num_blocks * block_size:
                 layer_kv[:, slot // block_size, slot % block_size] = keys_values[token]

@@ -52,13 +52,13 @@ def choose_device(hardware: HardwareConfig, cache: CacheConfig) -> torch.device:
             log.warning(
                 "the CPU computes, beside a GPU that torch does not see", reason=why_no_gpu()
             )
-        choose_kv_dtype(cache.kv_cache_dtype, "float32", "cpu")
         return torch.device("cpu")
     if capability < _LEAST_CAPABILITY:
         raise ConfigError(
             f"this machine's GPU has compute capability {capability[0]}.{capability[1]}, but the kernels are for"
             f" {_LEAST_CAPABILITY[0]}.{_LEAST_CAPABILITY[1]} and later; --device cpu does without"
         )
+    choose_kv_dtype(cache.kv_cache_dtype, "float32", "cuda")
     if cache.kv_cache_dtype != "auto" and capability < _FP8_CAPABILITY:
         raise ConfigError(
             f"--kv-cache-dtype is {cache.kv_cache_dtype!r}, but must be auto on this GPU: it has compute"

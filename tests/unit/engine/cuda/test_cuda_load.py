@@ -130,26 +130,26 @@ def test_8_bit_kv_is_refused_on_a_gpu_without_such_floats(monkeypatch: pytest.Mo
     )
 
 
-def test_8_bit_kv_is_refused_on_a_cpu(demo_model: Path) -> None:
+def test_int8_kv_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "visible_capability", lambda: (9, 0))
     with pytest.raises(ConfigError) as refusal:
-        load_engine(
-            ModelConfig(str(demo_model)),
-            CacheConfig(kv_cache_dtype="fp8"),
-            SchedulerConfig(),
-            HardwareConfig("cpu"),
-        )
+        choose_device(HardwareConfig(), CacheConfig(kv_cache_dtype="int8"))
     assert refusal.value.message == (
-        "--kv-cache-dtype is 'fp8', but must be auto on a CPU, whose kernels keep KV in the type of the"
-        " model"
+        "--kv-cache-dtype is 'int8', but must be auto or fp8 on a GPU, whose kernels have no int8"
     )
 
 
 def test_kv_is_of_the_models_type_or_of_8_bits() -> None:
     assert choose_kv_dtype("auto", "bfloat16", "cuda") == "bfloat16"
     assert choose_kv_dtype("fp8", "bfloat16", "cuda") == "float8_e4m3fn"
+    assert choose_kv_dtype("fp8", "bfloat16", "cpu") == "float8_e4m3fn"
+    assert choose_kv_dtype("int8", "bfloat16", "cpu") == "int8"
+    assert choose_kv_dtype("int8_per_token_head", "float32", "cpu") == "int8"
     assert choose_kv_dtype("fp8_e4m3", "float16", "cuda") == "float8_e4m3fn"
     with pytest.raises(ConfigError, match="'fp8', but must be auto for an encoder"):
         choose_kv_dtype("fp8", "float32", "cuda", causal=False)
+    with pytest.raises(ConfigError, match="'int8', but must be auto for an encoder"):
+        choose_kv_dtype("int8", "float32", "cpu", causal=False)
 
 
 def test_an_encoder_has_no_use_for_swap_space(tmp_path: Path) -> None:
