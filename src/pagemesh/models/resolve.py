@@ -35,10 +35,7 @@ def resolve_model_path(model: str, hub: HubConfig | None = None, *, need: Need =
     elif is_path(model):
         raise ConfigError(f"--model is {model!r}, but there is no such folder{_or_file(model)}")
     elif model in SHORT_NAMES:
-        raise ConfigError(
-            f"--model is {model!r}, the model in {SHORT_NAMES[model]} of a checkout, the wheel and the images, but this"
-            " installation came without it: write a folder or a hub id"
-        )
+        raise ConfigError(f"--model is {model!r}, {SHORT_NAMES[model].why_missing}")
     else:
         # Imported here because it takes as long as the rest of a router's start.
         from pagemesh.models.hub import download, download_gguf

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from pagemesh.config.served import SHORT_NAMES
+from pagemesh.config.served import SHORT_NAMES, ShippedModel
 from pagemesh.plan.commented_yaml import Noted, Tree, as_yaml
 from pagemesh.plan.deployment import Deployment
 from pagemesh.plan.host_memory import ALLOWANCE_GIB, host_memory
@@ -112,7 +112,7 @@ def _model_cache(model_bytes: int) -> Tree:
 
 
 def _model(served: Served) -> Tree:
-    last = _last_part(served)
+    last = _last_part(served.model)
     name = re.sub("[^a-z0-9]+", "-", last.lower()).strip("-")[:20].strip("-") or "model"
     return {
         "name": Noted(name, ""),
@@ -129,17 +129,18 @@ def _model(served: Served) -> Tree:
     }
 
 
-def _last_part(served: Served) -> str:
-    return served.model.rstrip("/").rsplit("/", 1)[-1]
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _bundled(served: Served) -> str:
-    """The folder that ships, where the model is one of those."""
-    return SHORT_NAMES.get(served.model, served.model)
+def _path(served: Served) -> str:
+    """What was named, or what a short name stands for."""
+    short = SHORT_NAMES.get(served.model)
+    return served.model if short is None else short.path
 
 
 def _source_type(served: Served) -> str:
-    if _bundled(served) in SHORT_NAMES.values():
+    if ShippedModel(_path(served)) in SHORT_NAMES.values():
         return "bundled"
     return "claim" if served.is_folder else "hub"
 
@@ -149,13 +150,13 @@ def _source(served: Served) -> Tree:
         case "bundled":
             return {
                 "type": Noted("bundled", "In the images."),
-                "path": Noted(f"{_IMAGE_FOLDER}/{_bundled(served)}", ""),
+                "path": Noted(f"{_IMAGE_FOLDER}/{_path(served)}", ""),
             }
         case "claim":
             return {
                 "type": Noted("claim", "A volume that has the folder; put its claim's name here."),
                 "claimName": Noted("models", ""),
-                "path": Noted(_last_part(served), ""),
+                "path": Noted(_last_part(_path(served)), ""),
             }
         case _:
             source = {

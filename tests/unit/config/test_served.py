@@ -41,6 +41,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("org/model", "org/model", "model"),
         ("gpt2", "gpt2", None),
         ("demo", "demo", None),
+        ("smollm2", "smollm2", None),
     ],
 )
 def test_a_folder_is_called_by_its_last_part_and_a_hub_id_by_the_whole(

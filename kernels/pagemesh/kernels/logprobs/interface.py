@@ -75,7 +75,7 @@ _LOW_BITS: Final = 32
 def score_rows(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> TokenScores:
     """Scores of a token for each row of float32 logits [R, vocab]; token ids int64 [R]."""
     chosen = logits.gather(1, token_ids[:, None])
-    norms = logits.logsumexp(-1, keepdim=True)
+    norms = _norms(logits)
     top_ids = _likeliest(logits, min(num_top, logits.shape[-1]))
     return TokenScores(
         norms[:, 0],
@@ -84,6 +84,15 @@ def score_rows(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> T
         top_ids.int(),
         logits.gather(1, top_ids) - norms,
     )
+
+
+def _norms(logits: torch.Tensor) -> torch.Tensor:
+    """Log of the sum of each row's exponentials, [R, 1], the same bits for a row alone and among others.
+
+    A long row that is alone torch adds up in parts, one for each thread; beside a second one it does not.
+    """
+    rows = logits.expand(2, -1) if len(logits) == 1 else logits
+    return rows.logsumexp(-1, keepdim=True)[: len(logits)]
 
 
 class PlainTokenScorer:

@@ -313,6 +313,7 @@ def test_an_image_says_where_to_listen_unless_a_flag_does(
         ("/folder/ --gguf-file=a.gguf --load-format=gguf", "/folder/a.gguf"),
         ("chat=./folder --gguf-file a.gguf", "chat=./folder/a.gguf"),
         ("owner/name:Q4_K_M --load-format gguf --quantization gguf", "owner/name:Q4_K_M"),
+        ("chat=smollm2 --quantization gguf", "chat=smollm2"),
     ],
 )
 def test_a_gguf_file_may_be_named_as_for_vllm(text: str, model: str) -> None:
@@ -329,6 +330,7 @@ def test_a_gguf_file_may_be_named_as_for_vllm(text: str, model: str) -> None:
         ),
         ("MODEL --load-format gguf", "--load-format gguf is for a GGUF file, but --model is MODEL: "),
         ("a.gguf --gguf-file b.gguf", "--gguf-file is 'b.gguf', but --model names a file as well: a.gguf"),
+        ("smollm2 --gguf-file b.gguf", "--gguf-file is 'b.gguf', but --model names a file as well: smollm2"),
         ("--gguf-file b.gguf", "--gguf-file is 'b.gguf', but there is no --model"),
     ],
 )  # fmt: skip
