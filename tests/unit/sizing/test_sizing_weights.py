@@ -11,14 +11,16 @@ import torch
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.packed import Packed
 from pagemesh.kernels.linear.packed_parts import form_of, pack
+from pagemesh.kernels.linear.weight import RowStack
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.rounding import round_weight
-from pagemesh.models.quantization.ways import WAY_NAMES, Rounding, Way, WayName
+from pagemesh.models.quantization.ways import WAY_NAMES, QuantizationWay, Rounding, WayName
 from pagemesh.models.registry import find_architecture
 from pagemesh.sizing.check import check_before_loading
 from pagemesh.sizing.plan import num_parameters, weight_bytes
-from pagemesh.sizing.weights import Packed, packed_weights, panel_bytes
+from pagemesh.sizing.weights import PackedWeights, packed_weights, panel_bytes
 from tests.support.quantised_checkpoints import FORMATS, quantise
 from tests.unit.models.model_folder import write_model_of
 from tests.unit.models.quantization.test_quantised_formats import read_weights
@@ -31,7 +33,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-def packed_of(folder: Path, asked: str | None = None, kind: Any = "cpu") -> Packed:
+def packed_of(folder: Path, asked: str | None = None, kind: Any = "cpu") -> PackedWeights:
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
     assert architecture is not None
@@ -74,7 +76,10 @@ def test_a_dense_checkpoint_is_planned_as_it_is_quantised(tmp_path: Path, way: W
     folder = write_model_of(tmp_path, **SIZES)
     packed = packed_of(folder, way)
     assert packed.name == way
-    qkv, head = Way(way).rounding("layers.0.qkv.weight", (768, 256)), packed.num_bytes["lm_head"]
+    qkv, head = (
+        QuantizationWay(way).rounding("layers.0.qkv.weight", (768, 256)),
+        packed.num_bytes["lm_head"],
+    )
     assert qkv is not None
     assert packed.num_bytes["layers.0.qkv.weight"] == panel_bytes((768, 256), qkv)
     assert head == panel_bytes(
@@ -82,17 +87,17 @@ def test_a_dense_checkpoint_is_planned_as_it_is_quantised(tmp_path: Path, way: W
     )
     assert "embed" not in packed.num_bytes
     assert len(packed.num_bytes) == 5
-    assert packed_of(folder, way, "cuda") == Packed(way, {})
-    assert packed_of(folder) == Packed()
+    assert packed_of(folder, way, "cuda") == PackedWeights(way, {})
+    assert packed_of(folder) == PackedWeights()
 
 
 def own_bytes(folder: Path) -> Iterator[tuple[str, int]]:
     """Of each packed parameter, in the order of a processor."""
     for name, weight in read_weights(folder, torch.bfloat16).items():
-        parts = getattr(weight, "parts", (weight,))
-        forms = [None if not hasattr(part, "bound") else form_of(part, "tiles") for part in parts]
-        if all(forms):
-            pairs = zip(parts, forms, strict=True)
+        parts = weight.parts if isinstance(weight, RowStack) else (weight,)
+        packed = [part for part in parts if isinstance(part, Packed)]
+        pairs = [(part, form_of(part, "tiles")) for part in packed]
+        if pairs and all(form is not None for _, form in pairs):
             yield name, sum(pack(part, form).nbytes for part, form in pairs if form is not None)
 
 
