@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from pagemesh.llm import LLM, SamplingParams
+from tests.support.late_imports import transformers
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
 
@@ -31,7 +31,7 @@ def evaluate() -> Iterator[Any]:
 
 
 def answers(questions: Sequence[Any], quantization: str, most: int) -> list[str]:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
     prompts = [
         tokenizer.encode(
             tokenizer.apply_chat_template(

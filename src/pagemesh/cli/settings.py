@@ -27,7 +27,6 @@ from pagemesh.config import (
     environment,
 )
 from pagemesh.config.connections import MeshTlsConfig
-from pagemesh.config.engine import require_quantization
 from pagemesh.config.router import TENANT_NAME
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.plan.settings import DeploymentConfig, GpuConfig
@@ -150,7 +149,6 @@ class UpConfig:
         require_for_one(self.served, "--revision", self.hub.revision)
         require_for_one(self.served, "--chat-template", self.chat.chat_template)
         require_for_one(self.served, "--generation-config", self.generation.folder)
-        require_quantization(self.quantization)
         environment.require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
         environment.require(self.decode >= 1, "--decode", self.decode, "at least 1")
         environment.require(self.router >= 1, "--router", self.router, "at least 1")
@@ -260,7 +258,6 @@ class PlanConfig:
                 f"unset when {flag} is given",
             )
         environment.require_share(self.gpu_memory_utilization)
-        require_quantization(self.quantization)
         size = self.tensor_parallel_size
         environment.require(size > 0, "--tensor-parallel-size", size, "positive")
         if self.max_model_len is not None:

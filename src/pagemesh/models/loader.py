@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import structlog
 import torch
 
 from pagemesh.config import ModelConfig
@@ -21,13 +20,10 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
-from pagemesh.models.quantization.methods import Quantization, choose_quantization
-from pagemesh.models.quantization.parts import Packings
-from pagemesh.models.quantization.ways import Way
+from pagemesh.models.quantization.methods import Chosen, choose_quantization
+from pagemesh.models.quantization.parts import make_packings
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope import fix_ropes
-
-log = structlog.get_logger(__name__)
 
 _DTYPES = {
     "float32": torch.float32,
@@ -114,7 +110,7 @@ def _load_decoder(
     folder: Path,
     settings: ConfigJson,
     architecture: Architecture,
-    quantization: Quantization | Way | None,
+    quantization: Chosen | None,
     target: ModelTarget,
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
@@ -126,10 +122,7 @@ def _load_decoder(
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
         sources, may_ignore = find_sources(checkpoint, architecture, spec)
         shapes = spec.parameter_shapes()
-        if isinstance(quantization, Way):
-            packings = Packings.while_loading(quantization, sources, shapes)
-        else:
-            packings = Packings(quantization, sources, checkpoint.entries)
+        packings = make_packings(quantization, sources, checkpoint.entries, shapes)
         tensors = packings.check(checkpoint, sources, may_ignore)
         scales = CheckpointScales(checkpoint, kv_dtype)
         facts = {"spec": asdict(spec), **packings.facts}
@@ -144,13 +137,7 @@ def _load_decoder(
                 make_layer_attention(spec, parameters), spec.attention.num_kv_heads, writer.device
             )
             parameters.check()
-        if isinstance(quantization, Way):
-            log.info(
-                "weights are quantised",
-                quantization=quantization.name,
-                packed_bytes=packings.num_bytes,
-                left_dense=quantization.left_out(spec),
-            )
+        packings.log_quantised(spec)
         return LoadedModel(
             decoder=decoder,
             shape=ModelShape.of(spec),

@@ -18,7 +18,12 @@ from pagemesh.models.architectures.architecture import Architecture, Source
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.gguf_sources import gguf_sources
 from pagemesh.models.quantization.methods import Quantization, choose_quantization
-from pagemesh.models.quantization.ways import Rounding, Way, is_multiplied, may_be_packed
+from pagemesh.models.quantization.ways import (
+    QuantizationWay,
+    Rounding,
+    is_multiplied,
+    may_be_packed,
+)
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
 
@@ -40,7 +45,7 @@ _OWN_PARTS: Final = (
 """How the parts of names begin that say which of a matrix's tensors it is."""
 
 
-class Packed(NamedTuple):
+class PackedWeights(NamedTuple):
     """What stays packed of a model."""
 
     name: str | None = None
@@ -57,29 +62,29 @@ def packed_weights(
     spec: DecoderSpec,
     asked: str | None,
     kind: Literal["cpu", "cuda"],
-) -> Packed:
+) -> PackedWeights:
     """Of a folder, whose config.json the settings are, for `asked`, which is --quantization's. ConfigError where the
     model cannot be quantised so."""
     chosen = choose_quantization(settings, asked)
     if chosen is None:
-        return Packed()
-    name = chosen.name if isinstance(chosen, Way) else chosen.method
+        return PackedWeights()
+    name = chosen.name if isinstance(chosen, QuantizationWay) else chosen.method
     if kind == "cuda":
-        return Packed(name)
-    if isinstance(chosen, Way):
-        return Packed(name, _of_way(chosen, spec))
+        return PackedWeights(name)
+    if isinstance(chosen, QuantizationWay):
+        return PackedWeights(name, _of_way(chosen, spec))
     try:
         entries, _ = read_headers(folder)
     except ConfigError:
         # A plan needs no weights.
-        return Packed(name, _by_settings(chosen, spec))
+        return PackedWeights(name, _by_settings(chosen, spec))
     is_file = is_gguf(folder)
     sources = (
         gguf_sources(architecture, spec, entries.keys())
         if is_file
         else architecture.named_sources(spec, entries.keys())
     )
-    return Packed(name, {} if _has_order(chosen, entries) else _by_headers(sources, entries))
+    return PackedWeights(name, {} if _has_order(chosen, entries) else _by_headers(sources, entries))
 
 
 def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
@@ -99,7 +104,7 @@ def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
     return prod(leading) * -(-num_rows // _PANEL_ROWS) * (heads + codes)
 
 
-def _of_way(way: Way, spec: DecoderSpec) -> Mapping[str, int]:
+def _of_way(way: QuantizationWay, spec: DecoderSpec) -> Mapping[str, int]:
     roundings = {
         name: (shape, way.rounding(name, shape)) for name, shape in spec.parameter_shapes().items()
     }

@@ -27,7 +27,7 @@ from pagemesh.cli.up.sharing import Shared, gpus_for, shared_by_workers
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.methods import choose_quantization, refuse_in_transformers
+from pagemesh.models.quantization import methods
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.tensor_files import read_headers
@@ -77,9 +77,9 @@ def _check_model(source: str, config: UpConfig) -> None:
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
     if architecture is None or config.model_impl == "transformers":
-        refuse_in_transformers(settings, config.quantization)
+        methods.refuse_in_transformers(settings, config.quantization)
     else:
-        choose_quantization(settings, config.quantization)
+        methods.choose_quantization(settings, config.quantization)
     if architecture is not None:
         architecture.make_spec(settings)
     read_headers(folder)

@@ -3,12 +3,12 @@ quantises a dense one. No torch."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from pagemesh.config.engine import CHECKPOINT_FORMATS
+from pagemesh.config.engine import CHECKPOINT_FORMATS, require_quantization
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.ways import WAY_NAMES, Way
+from pagemesh.models.quantization.ways import WAY_NAMES, QuantizationWay
 
 _KERNELS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 """Formats by their names with the kernels of another server."""
@@ -30,6 +30,10 @@ class Quantization(NamedTuple):
     config: ConfigJson  # the object that says so
 
 
+Chosen: TypeAlias = Quantization | QuantizationWay
+"""How weights are quantised: by who wrote the checkpoint, or while it is loaded."""
+
+
 def read_quantization(config: ConfigJson) -> Quantization | None:
     """What config.json says; None for a dense checkpoint. ConfigError for a method that nobody here can read."""
     found = config.child("quantization_config")
@@ -46,13 +50,14 @@ def read_quantization(config: ConfigJson) -> Quantization | None:
     return Quantization(str(method), found)
 
 
-def choose_quantization(config: ConfigJson, asked: str | None) -> Quantization | Way | None:
+def choose_quantization(config: ConfigJson, asked: str | None) -> Chosen | None:
     """What config.json says, or how `asked`, which is --quantization's, quantises a dense checkpoint while it is
     loaded; None when weights stay dense.
 
     ConfigError for what `read_quantization` raises it for, and where the checkpoint is not what was asked for, or
     cannot be made so.
     """
+    require_quantization(asked)
     found = read_quantization(config)
     if asked is None:
         return found
@@ -69,7 +74,7 @@ def choose_quantization(config: ConfigJson, asked: str | None) -> Quantization |
 def refuse_in_transformers(config: ConfigJson, asked: str | None) -> None:
     """Raise ConfigError for a model that transformers would run of weights that are quantised, or are to be."""
     found = choose_quantization(config, asked)
-    if isinstance(found, Way):
+    if isinstance(found, QuantizationWay):
         raise ConfigError(
             f"--quantization is {asked}, but only pagemesh's own decoders quantise weights while they are loaded, not"
             f" models that transformers runs, as it does that of {config.where}"
@@ -81,10 +86,10 @@ def refuse_in_transformers(config: ConfigJson, asked: str | None) -> None:
         )
 
 
-def _way(asked: str, config: ConfigJson) -> Way:
+def _way(asked: str, config: ConfigJson) -> QuantizationWay:
     for name in WAY_NAMES:
         if name == asked:
-            return Way(name)
+            return QuantizationWay(name)
     wanted = _MEANT.get(asked, asked)
     raise ConfigError(
         f"--quantization is {asked}, but {config.where} names a checkpoint that is not quantised:"

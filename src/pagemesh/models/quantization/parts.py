@@ -13,6 +13,7 @@ from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization import ways
 from pagemesh.models.quantization.awq import Awq
 from pagemesh.models.quantization.bitsandbytes import BitsAndBytes
 from pagemesh.models.quantization.compressed_tensors import CompressedTensors
@@ -20,7 +21,6 @@ from pagemesh.models.quantization.floats import Fp8, Mxfp4
 from pagemesh.models.quantization.ggml import Ggml
 from pagemesh.models.quantization.gptq import Gptq
 from pagemesh.models.quantization.interface import (
-    FLOATS,
     Entries,
     Format,
     PackedPart,
@@ -29,10 +29,9 @@ from pagemesh.models.quantization.interface import (
 )
 from pagemesh.models.quantization.methods import Quantization
 from pagemesh.models.quantization.placing import in_order
-from pagemesh.models.quantization.rounding import round_weight
+from pagemesh.models.quantization.rounding import rounded_packing
 from pagemesh.models.quantization.torchao import TorchAo
-from pagemesh.models.quantization.ways import Rounding, Way, may_be_packed
-from pagemesh.models.spec import Shapes
+from pagemesh.models.spec import DecoderSpec
 
 _FORMATS: Final[Mapping[str, Callable[[ConfigJson], Format]]] = {
     "awq": Awq.read,
@@ -61,13 +60,14 @@ class Packings:
         self._unread: set[str] = set()
         # AutoGPTQ gave one to each of its modules.
         self._biases: set[str] = set()
+        self._way: ways.QuantizationWay | None = None
         self.num_bytes = 0
         """Of the weights that were made."""
         if quantization is None:
             return
         found = _FORMATS[quantization.method](quantization.config)
         for source in sources:
-            if may_be_packed(source.parameter, source.shape):
+            if ways.may_be_packed(source.parameter, source.shape):
                 packing = found.find(source.tensor, source.shape, entries)
                 if packing is not None:
                     self._packings[source.tensor] = packing
@@ -77,14 +77,19 @@ class Packings:
         self.facts = {"quantization": [quantization.method, settings]}
 
     @classmethod
-    def while_loading(cls, way: Way, sources: Iterable[Source], shapes: Shapes) -> Packings:
+    def while_loading(
+        cls,
+        way: ways.QuantizationWay,
+        sources: Iterable[Source],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> Packings:
         """Of a dense checkpoint; `shapes` are those of `DecoderSpec.parameter_shapes`."""
         made = cls(None, (), {})
         for source in sources:
             to = way.rounding(source.parameter, shapes[source.parameter])
             if to is not None:
-                made._packings[source.tensor] = _rounded(source, to)
-        made.facts = way.facts
+                made._packings[source.tensor] = rounded_packing(source, to)
+        made._way, made.facts = way, way.facts
         return made
 
     def __contains__(self, tensor: str) -> bool:
@@ -132,22 +137,27 @@ class Packings:
         self.num_bytes += weight.num_bytes
         return weight if packing.rows is None else in_order(weight, source, packing.rows)
 
+    def log_quantised(self, spec: DecoderSpec) -> None:
+        """Tell, when all weights are made, what was quantised while the checkpoint was loaded."""
+        if self._way is not None:
+            self._way.log(self.num_bytes, spec)
+
     def first_tensor(self, source: Source) -> str:
         """Of those in the place of a source's, for messages."""
         return next(iter(self._packings[source.tensor].parts.values())).tensor
 
 
+def make_packings(
+    quantization: Quantization | ways.QuantizationWay | None,
+    sources: Iterable[Source],
+    entries: Entries,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Packings:
+    """Of a quantised checkpoint, or of a dense one, which may be quantised while it is loaded."""
+    if isinstance(quantization, ways.QuantizationWay):
+        return Packings.while_loading(quantization, sources, shapes)
+    return Packings(quantization, sources, entries)
+
+
 NONE_PACKED: Final = Packings(None, (), {})
 """Of checkpoints that are not quantised."""
-
-
-def _rounded(source: Source, to: Rounding) -> Packing:
-    """Of a tensor that is there as floats."""
-
-    def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Quantised:
-        numbers = tensors["numbers"]
-        if source.convert is not None:
-            numbers = source.convert(numbers)
-        return round_weight(numbers, to, dtype)
-
-    return Packing({"numbers": PackedPart(source.tensor, source.shape, FLOATS)}, make, rows=None)

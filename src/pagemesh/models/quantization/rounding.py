@@ -6,7 +6,7 @@ after the other on each number by itself. Errors are added up by halves, in one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import torch
@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from pagemesh.kernels.linear.packed import GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Quantised
+from pagemesh.models.architectures.architecture import Source
+from pagemesh.models.quantization.interface import FLOATS, PackedPart, Packing
 from pagemesh.models.quantization.ways import Rounding
 
 _PIECE_NUMBERS: Final = 1 << 18
@@ -42,6 +44,18 @@ def round_weight(weight: torch.Tensor, to: Rounding, dtype: torch.dtype) -> Quan
             return _round_int8(weight, to.group_size, dtype)
         case "int4":
             return _round_int4(weight, to.group_size, dtype)
+
+
+def rounded_packing(source: Source, to: Rounding) -> Packing:
+    """Of a tensor that a checkpoint has as floats."""
+
+    def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Quantised:
+        numbers = tensors["numbers"]
+        if source.convert is not None:
+            numbers = source.convert(numbers)
+        return round_weight(numbers, to, dtype)
+
+    return Packing({"numbers": PackedPart(source.tensor, source.shape, FLOATS)}, make, rows=None)
 
 
 def _round_fp8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> ScaledFp8:

@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+import structlog
+
 from pagemesh.models.spec import DecoderSpec
+
+log = structlog.get_logger(__name__)
 
 RULE: Final = 1
 """Version of how numbers are rounded. Another one makes other weights of a checkpoint, and so another model of it."""
@@ -38,7 +42,7 @@ class Rounding(NamedTuple):
     group_size: int  # inputs that share a scale; of fp8 the last group has what is left
 
 
-class Way(NamedTuple):
+class QuantizationWay(NamedTuple):
     """One of them."""
 
     name: WayName
@@ -59,6 +63,15 @@ class Way(NamedTuple):
             sizes = (size for size in _INT8_GROUPS if num_inputs % size == 0)
             return Rounding("int8", next(sizes, num_inputs))
         return None if num_inputs % _INT4_GROUP else Rounding("int4", _INT4_GROUP)
+
+    def log(self, num_bytes: int, spec: DecoderSpec) -> None:
+        """Tell, when all weights are made, what was quantised and what was not."""
+        log.info(
+            "weights are quantised",
+            quantization=self.name,
+            packed_bytes=num_bytes,
+            left_dense=self.left_out(spec),
+        )
 
     def left_out(self, spec: DecoderSpec) -> list[str]:
         """Matrices that stay as they are, by names that those of all layers share, each with the reason."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.ways import Rounding, Way, WayName
+from pagemesh.models.quantization.ways import QuantizationWay, Rounding, WayName
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.spec import DecoderSpec
 from tests.identity.checkpoints import RECIPES, make_checkpoint
@@ -38,7 +38,7 @@ def spec_of(folder: Path, recipe: str, **settings: int) -> DecoderSpec:
 )
 def test_groups_divide_rows(way: WayName, num_inputs: int, expected: Rounding | None) -> None:
     for name, shape in (("down", (7, num_inputs)), ("experts.up", (3, 7, num_inputs))):
-        assert Way(way).rounding(f"layers.0.{name}.weight", shape) == expected
+        assert QuantizationWay(way).rounding(f"layers.0.{name}.weight", shape) == expected
 
 
 @pytest.mark.parametrize("way", ["fp8", "int8", "int4"])
@@ -57,31 +57,35 @@ def test_groups_divide_rows(way: WayName, num_inputs: int, expected: Rounding | 
 def test_what_is_looked_up_or_chooses_stays_as_it_is(
     way: WayName, parameter: str, shape: tuple[int, ...]
 ) -> None:
-    assert Way(way).rounding(parameter, shape) is None
+    assert QuantizationWay(way).rounding(parameter, shape) is None
 
 
 def test_a_head_of_its_own_keeps_8_bits() -> None:
-    heads = [Way(way).rounding("lm_head", (100, 256)) for way in ("fp8", "int8", "int4")]
+    heads = [
+        QuantizationWay(way).rounding("lm_head", (100, 256)) for way in ("fp8", "int8", "int4")
+    ]
     assert heads == [Rounding("fp8", 128), Rounding("int8", 128), Rounding("int8", 128)]
 
 
 def test_what_is_left_out_is_told_once_for_all_layers(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "Qwen 2 MoE", hidden_size=64, num_hidden_layers=3)
-    told = Way("int8").left_out(spec)
+    told = QuantizationWay("int8").left_out(spec)
     assert told == [
         "embed (looked up)",
         "layers.*.router.weight (chooses experts)",
         "layers.*.shared_gate.weight (chooses experts)",
     ]
     tied = replace(spec, tie_word_embeddings=True)
-    assert Way("int8").left_out(tied)[0] == "embed (looked up, and the head is tied to it)"
+    assert (
+        QuantizationWay("int8").left_out(tied)[0] == "embed (looked up, and the head is tied to it)"
+    )
     headless = replace(tied, has_head=False)
-    assert Way("int8").left_out(headless)[0] == "embed (looked up)"
+    assert QuantizationWay("int8").left_out(headless)[0] == "embed (looked up)"
 
 
 def test_groups_that_do_not_fit_are_told(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "Qwen 3", hidden_size=64, intermediate_size=80)
-    assert Way("int4").left_out(spec) == [
+    assert QuantizationWay("int4").left_out(spec) == [
         "embed (looked up)",
         "layers.*.o.weight (120 inputs are no groups of 32)",
         "layers.*.down.weight (80 inputs are no groups of 32)",
@@ -89,5 +93,5 @@ def test_groups_that_do_not_fit_are_told(tmp_path: Path) -> None:
 
 
 def test_each_way_is_a_fact_of_its_own() -> None:
-    facts = [Way(way).facts for way in ("fp8", "int8", "int4")]
+    facts = [QuantizationWay(way).facts for way in ("fp8", "int8", "int4")]
     assert facts == [{"quantized_while_loading": [way, 1]} for way in ("fp8", "int8", "int4")]

@@ -18,11 +18,11 @@ from pagemesh.kernels.linear.packed_parts import form_of, pack
 from pagemesh.kernels.linear.weight import Plain, RowStack
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.rounding import round_weight
-from pagemesh.models.quantization.ways import WAY_NAMES, Rounding, Way, WayName
+from pagemesh.models.quantization.ways import WAY_NAMES, QuantizationWay, Rounding, WayName
 from pagemesh.models.registry import find_architecture
 from pagemesh.sizing.check import check_before_loading
 from pagemesh.sizing.plan import num_parameters, weight_bytes
-from pagemesh.sizing.weights import Packed, packed_weights, panel_bytes
+from pagemesh.sizing.weights import PackedWeights, packed_weights, panel_bytes
 from tests.support.quantised_checkpoints import FORMATS, quantise
 from tests.unit.models.model_folder import write_model_of
 from tests.unit.models.quantization.test_quantised_formats import read_weights
@@ -35,7 +35,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-def packed_of(folder: Path, asked: str | None = None, kind: Any = "cpu") -> Packed:
+def packed_of(folder: Path, asked: str | None = None, kind: Any = "cpu") -> PackedWeights:
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
     assert architecture is not None
@@ -78,7 +78,10 @@ def test_a_dense_checkpoint_is_planned_as_it_is_quantised(tmp_path: Path, way: W
     folder = write_model_of(tmp_path, **SIZES)
     packed = packed_of(folder, way)
     assert packed.name == way
-    qkv, head = Way(way).rounding("layers.0.qkv.weight", (768, 256)), packed.num_bytes["lm_head"]
+    qkv, head = (
+        QuantizationWay(way).rounding("layers.0.qkv.weight", (768, 256)),
+        packed.num_bytes["lm_head"],
+    )
     assert qkv is not None
     assert packed.num_bytes["layers.0.qkv.weight"] == panel_bytes((768, 256), qkv)
     assert head == panel_bytes(
@@ -86,8 +89,8 @@ def test_a_dense_checkpoint_is_planned_as_it_is_quantised(tmp_path: Path, way: W
     )
     assert "embed" not in packed.num_bytes
     assert len(packed.num_bytes) == 5
-    assert packed_of(folder, way, "cuda") == Packed(way, {})
-    assert packed_of(folder) == Packed()
+    assert packed_of(folder, way, "cuda") == PackedWeights(way, {})
+    assert packed_of(folder) == PackedWeights()
 
 
 def own_bytes(folder: Path) -> Iterator[tuple[str, int]]:
