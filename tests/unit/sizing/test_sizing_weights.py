@@ -11,11 +11,7 @@ import torch
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.errors import ConfigError
-from pagemesh.kernels.linear import Dense
-from pagemesh.kernels.linear.int8_panels import pack_int8
-from pagemesh.kernels.linear.packed import ChannelInt8
-from pagemesh.kernels.linear.packed_parts import form_of, pack
-from pagemesh.kernels.linear.weight import Plain, RowStack
+from pagemesh.kernels.linear import int8_panels, packed, packed_parts, weight
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.rounding import round_weight
 from pagemesh.models.quantization.ways import WAY_NAMES, QuantizationWay, Rounding, WayName
@@ -62,10 +58,10 @@ def test_panels_take_what_is_planned(to: Rounding, shape: tuple[int, int]) -> No
     if shape[1] % size and to.kind == "int8":
         size = 64
     to = Rounding(to.kind, size)
-    weight = round_weight(torch.randn(shape), to, torch.bfloat16)
-    form = form_of(weight, "pairs")
+    rounded = round_weight(torch.randn(shape), to, torch.bfloat16)
+    form = packed_parts.form_of(rounded, "pairs")
     assert form is not None
-    assert pack(weight, form).nbytes == panel_bytes(shape, to)
+    assert packed_parts.pack(rounded, form).nbytes == panel_bytes(shape, to)
 
 
 def test_rows_fill_panels_and_inputs_steps() -> None:
@@ -95,21 +91,21 @@ def test_a_dense_checkpoint_is_planned_as_it_is_quantised(tmp_path: Path, way: W
 
 def own_bytes(folder: Path) -> Iterator[tuple[str, int]]:
     """Of each packed parameter, in the order of a processor."""
-    for name, weight in read_weights(folder, torch.bfloat16).items():
-        sizes = [
-            packed_size(part)
-            for part in (weight.parts if isinstance(weight, RowStack) else [weight])
-        ]
+    for name, found in read_weights(folder, torch.bfloat16).items():
+        parts = found.parts if isinstance(found, weight.RowStack) else (found,)
+        sizes = [packed_size(part) for part in parts]
         if all(sizes):
             yield name, sum(filter(None, sizes))
 
 
-def packed_size(weight: Plain) -> int | None:
-    if isinstance(weight, ChannelInt8):
-        rows = torch.arange(-(-weight.shape[0] // 32) * 32) % weight.shape[0]
-        return pack_int8(weight.take_rows(rows), "tiles").codes.nbytes
-    form = None if isinstance(weight, Dense) else form_of(weight, "pairs")
-    return None if form is None or isinstance(weight, Dense) else pack(weight, form).nbytes
+def packed_size(matrix: weight.Plain) -> int | None:
+    if isinstance(matrix, weight.Dense):
+        return None
+    if isinstance(matrix, packed.ChannelInt8):
+        rows = torch.arange(-(-matrix.shape[0] // 32) * 32) % matrix.shape[0]
+        return int8_panels.pack_int8(matrix.take_rows(rows), "tiles").codes.nbytes
+    form = packed_parts.form_of(matrix, "pairs")
+    return None if form is None else packed_parts.pack(matrix, form).nbytes
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
