@@ -39,6 +39,8 @@ class EngineSettings:
     kv_cache_memory: float = 2.0
     """GiB."""
     kv_cache_dtype: str = "auto"
+    quantization: str | None = None
+    """How ours quantises the weights while it loads them."""
     device: str = "cpu"
     enable_prefix_caching: bool = True
     """Ours may go without."""

@@ -23,6 +23,7 @@ class PagemeshEngine:
             max_num_seqs=settings["max_num_seqs"],
             kv_cache_memory=settings["kv_cache_memory"],
             kv_cache_dtype=settings["kv_cache_dtype"],
+            quantization=settings["quantization"],
             device=settings["device"],
             enable_prefix_caching=settings["enable_prefix_caching"],
             **({} if num_tokens is None else {"max_num_batched_tokens": num_tokens}),
