@@ -2,8 +2,8 @@
 torch.
 
 `fp8` is e4m3 with a scale to 128 inputs, and `int8` whole numbers with one: as CPUs keep weights in parts of so many
-inputs, that costs them no more than a scale to a row, and errors are smaller, by 2 % and by 12 %. `int4` has a scale and a minimum to 32 inputs, and the output head, of
-which each token's choice is made, in 8 bits.
+inputs, that costs them no more than a scale to a row, and errors are smaller, by 2 % and by 12 %. `int4` has a scale
+and a minimum to 32 inputs, and the output head, by which each token is chosen, in 8 bits.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-import structlog
-
 from pagemesh.models.spec import DecoderSpec
-
-log = structlog.get_logger(__name__)
 
 RULE: Final = 1
 """Version of how numbers are rounded. Another one makes other weights of a checkpoint, and so another model of it."""
@@ -63,15 +59,6 @@ class QuantizationWay(NamedTuple):
             sizes = (size for size in _INT8_GROUPS if num_inputs % size == 0)
             return Rounding("int8", next(sizes, num_inputs))
         return None if num_inputs % _INT4_GROUP else Rounding("int4", _INT4_GROUP)
-
-    def log(self, num_bytes: int, spec: DecoderSpec) -> None:
-        """Tell, when all weights are made, what was quantised and what was not."""
-        log.info(
-            "weights are quantised",
-            quantization=self.name,
-            packed_bytes=num_bytes,
-            left_dense=self.left_out(spec),
-        )
 
     def left_out(self, spec: DecoderSpec) -> list[str]:
         """Matrices that stay as they are, by names that those of all layers share, each with the reason."""
