@@ -8,7 +8,7 @@ and a minimum to 32 inputs, and the output head, by which each token is chosen, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from pagemesh.models.spec import DecoderSpec
@@ -79,10 +79,10 @@ class QuantizationWay(NamedTuple):
         return f"{shape[-1]} inputs are no groups of {_INT4_GROUP}"
 
 
-def is_multiplied(parameter: str, shape: Iterable[int]) -> bool:
+def is_multiplied(parameter: str, shape: tuple[int, ...]) -> bool:
     """Whether rows are multiplied with it; tables are looked up, norms are applied to each number."""
     is_weight = parameter == "lm_head" or parameter.endswith(".weight")
-    return is_weight and len(tuple(shape)) > 1
+    return is_weight and len(shape) > 1
 
 
 def _of_any_layer(parameter: str) -> str:
