@@ -36,6 +36,7 @@ HUB = Served(
     max_model_len=2048,
     block_size=16,
     gpu_memory_utilization=0.9,
+    quantization="int4",
 )
 
 

@@ -64,6 +64,7 @@ def _served(config: PlanConfig) -> Served:
         max_model_len=config.max_model_len,
         block_size=config.block_size,
         gpu_memory_utilization=config.gpu_memory_utilization,
+        quantization=config.quantization,
     )
 
 

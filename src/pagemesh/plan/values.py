@@ -37,6 +37,7 @@ class Served(NamedTuple):
     max_model_len: int | None
     block_size: int
     gpu_memory_utilization: float
+    quantization: str | None
 
 
 def as_values(
@@ -176,6 +177,9 @@ def _worker(deployment: Deployment, subject: Subject, served: Served) -> dict[st
         "maxNumSeqs": Noted(limits.num_seqs, "As simulated, like the next."),
         "maxNumBatchedTokens": Noted(limits.num_tokens, ""),
     }
+    if served.quantization is not None:
+        flags = ["--quantization", served.quantization]
+        tree["extraArgs"] = Noted(flags, "As planned.")
     if deployment.worker.kv_cache_gib is None:
         why = f"{size_text(memory.usable_bytes)}, of which {tokens} tokens of KV get the rest."
         return {

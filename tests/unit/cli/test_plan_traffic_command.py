@@ -102,6 +102,15 @@ def test_values_for_gpus_have_the_hosts_memory_and_updates_without_a_further_gpu
     assert decode["resources"]["limits"] == {"memory": "9Gi"}
     assert (decode["maxSurge"], decode["maxUnavailable"]) == (0, 1)
     assert f"So pods are replaced one by one, and {meanwhile} meanwhile." in text
+    assert "extraArgs" not in decode
+
+
+def test_values_have_the_way_in_which_workers_quantise(llama: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    flags = ("--gpu", "l4", "--quantization", "int4", *QUICK, "--values", str(file))
+    assert main(["plan", llama, *flags]) == 0
+    decode = yaml.safe_load(file.read_text())["decode"]
+    assert decode["extraArgs"] == ["--quantization", "int4"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization import ways
+from pagemesh.models.quantization import rounding, ways
 from pagemesh.models.quantization.awq import Awq
 from pagemesh.models.quantization.bitsandbytes import BitsAndBytes
 from pagemesh.models.quantization.compressed_tensors import CompressedTensors
@@ -29,7 +29,6 @@ from pagemesh.models.quantization.interface import (
 )
 from pagemesh.models.quantization.methods import Quantization
 from pagemesh.models.quantization.placing import in_order
-from pagemesh.models.quantization.rounding import rounded_packing
 from pagemesh.models.quantization.torchao import TorchAo
 from pagemesh.models.spec import DecoderSpec
 
@@ -88,7 +87,7 @@ class Packings:
         for source in sources:
             to = way.rounding(source.parameter, shapes[source.parameter])
             if to is not None:
-                made._packings[source.tensor] = rounded_packing(source, to)
+                made._packings[source.tensor] = rounding.rounded_packing(source, to)
         made._way, made.facts = way, way.facts
         return made
 
@@ -140,7 +139,7 @@ class Packings:
     def log_quantised(self, spec: DecoderSpec) -> None:
         """Tell, when all weights are made, what was quantised while the checkpoint was loaded."""
         if self._way is not None:
-            self._way.log(self.num_bytes, spec)
+            rounding.log_rounded(self._way, self.num_bytes, spec)
 
     def first_tensor(self, source: Source) -> str:
         """Of those in the place of a source's, for messages."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+import structlog
 import torch
 from torch.nn import functional
 
@@ -16,7 +17,10 @@ from pagemesh.kernels.linear.packed import GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.quantization.interface import FLOATS, PackedPart, Packing
-from pagemesh.models.quantization.ways import Rounding
+from pagemesh.models.quantization.ways import QuantizationWay, Rounding
+from pagemesh.models.spec import DecoderSpec
+
+log = structlog.get_logger(__name__)
 
 _PIECE_NUMBERS: Final = 1 << 18
 """That are rounded at once: float32 copies of them fit a second-level cache."""
@@ -44,6 +48,16 @@ def round_weight(weight: torch.Tensor, to: Rounding, dtype: torch.dtype) -> Quan
             return _round_int8(weight, to.group_size, dtype)
         case "int4":
             return _round_int4(weight, to.group_size, dtype)
+
+
+def log_rounded(way: QuantizationWay, num_bytes: int, spec: DecoderSpec) -> None:
+    """Tell, when all weights are made, what was quantised, to how many bytes, and what was not."""
+    log.info(
+        "weights are quantised",
+        quantization=way.name,
+        packed_bytes=num_bytes,
+        left_dense=way.left_out(spec),
+    )
 
 
 def rounded_packing(source: Source, to: Rounding) -> Packing:

@@ -3,19 +3,15 @@ torch.
 
 `fp8` is e4m3 with a scale to 128 inputs, and `int8` whole numbers with one: as CPUs keep weights in parts of so many
 inputs, that costs them no more than a scale to a row, and errors are smaller, by 2 % and by 12 %. `int4` has a scale
-and a minimum to 32 inputs, and the output head, of which each token's choice is made, in 8 bits.
+and a minimum to 32 inputs, and the output head, by which each token is chosen, in 8 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-import structlog
-
 from pagemesh.models.spec import DecoderSpec
-
-log = structlog.get_logger(__name__)
 
 RULE: Final = 1
 """Version of how numbers are rounded. Another one makes other weights of a checkpoint, and so another model of it."""
@@ -64,15 +60,6 @@ class QuantizationWay(NamedTuple):
             return Rounding("int8", next(sizes, num_inputs))
         return None if num_inputs % _INT4_GROUP else Rounding("int4", _INT4_GROUP)
 
-    def log(self, num_bytes: int, spec: DecoderSpec) -> None:
-        """Tell, when all weights are made, what was quantised and what was not."""
-        log.info(
-            "weights are quantised",
-            quantization=self.name,
-            packed_bytes=num_bytes,
-            left_dense=self.left_out(spec),
-        )
-
     def left_out(self, spec: DecoderSpec) -> list[str]:
         """Matrices that stay as they are, by names that those of all layers share, each with the reason."""
         reasons = {
@@ -92,13 +79,13 @@ class QuantizationWay(NamedTuple):
         return f"{shape[-1]} inputs are no groups of {_INT4_GROUP}"
 
 
-def is_multiplied(parameter: str, shape: Iterable[int]) -> bool:
+def is_multiplied(parameter: str, shape: tuple[int, ...]) -> bool:
     """Whether rows are multiplied with it; tables are looked up, norms are applied to each number."""
     is_weight = parameter == "lm_head" or parameter.endswith(".weight")
-    return is_weight and len(tuple(shape)) > 1
+    return is_weight and len(shape) > 1
 
 
-def may_be_packed(parameter: str, shape: Iterable[int]) -> bool:
+def may_be_packed(parameter: str, shape: tuple[int, ...]) -> bool:
     """Whether a checkpoint's codes of it may stay as they are."""
     return parameter == "embed" or is_multiplied(parameter, shape)
 
