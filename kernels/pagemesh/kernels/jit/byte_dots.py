@@ -5,16 +5,15 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, has_avx512, processor_isas
 from pagemesh.kernels.jit.emit import I16, I32, LANES, VEC_I32, Emitter, int_lanes
 
-_AVX512 = (CpuIsa.AVX512, CpuIsa.AVX512_BF16, CpuIsa.AMX)
 _WORDS = ir.VectorType(I16, 2 * LANES)
 
 
 def has_quad_dots() -> bool:
     """Whether the class's processors may have `dot_quads`, and this one does."""
-    if current_isa() not in _AVX512:
+    if not has_avx512():
         return False
     features: dict[str, bool] = llvm.get_host_cpu_features()
     return features.get("avx512vnni", False)
@@ -28,10 +27,9 @@ def dot_quads(e: Emitter, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value
 def dot_words(e: Emitter, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
     """`total` [16] + x[2 i] · y[2 i] + x[2 i + 1] · y[2 i + 1], of signed words [32] that were bytes."""
     b = e.builder
-    isa = current_isa()
-    if isa in _AVX512:
+    if has_avx512():
         return b.add(total, e.intrinsic("llvm.x86.avx512.pmaddw.d.512", VEC_I32, x, y))
-    if isa == CpuIsa.AVX2:
+    if current_isa() != CpuIsa.GENERIC and CpuIsa.AVX2 in processor_isas():
         half = ir.VectorType(I32, LANES // 2)
         sums = []
         for first in (0, LANES):

@@ -77,6 +77,12 @@ def current_isa() -> CpuIsa:
     return _chosen[-1] if _chosen else best_isa()
 
 
+def has_avx512() -> bool:
+    """Whether kernels may use its instructions: of a better class that a test plays the processor may have none."""
+    classes = (CpuIsa.AVX512, CpuIsa.AVX512_BF16, CpuIsa.AMX)
+    return current_isa() in classes and CpuIsa.AVX512 in processor_isas()
+
+
 @functools.cache
 def best_isa() -> CpuIsa:
     """The best class that this process may use."""

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from llvmlite import ir
 
+from pagemesh.kernels.jit.cpu_isa import has_avx512
 from pagemesh.kernels.jit.emit import I8, I16, LANES, VEC, VEC_I32, Emitter, fetch
 from pagemesh.kernels.jit.pair_dots import round_to_pairs
 from pagemesh.kernels.linear.packed_parts import (
@@ -25,7 +26,6 @@ from pagemesh.kernels.linear.unpacking import (
     GroupVectors,
     PartTables,
     entries,
-    has_avx512,
     looked_up,
     scaled,
 )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas
+from pagemesh.kernels.jit.cpu_isa import has_avx512
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
 from pagemesh.kernels.jit.emit import I8, LANES, VEC, VEC_I32, Emitter, fetch, int_lanes
 from pagemesh.kernels.jit.pair_dots import round_to_bfloat16, round_to_pairs
@@ -24,8 +24,6 @@ from pagemesh.kernels.linear.packed_parts import (
     Rows,
 )
 from pagemesh.kernels.linear.panel_sums import COLUMNS
-
-_AVX512 = (CpuIsa.AVX512, CpuIsa.AVX512_BF16, CpuIsa.AMX)
 
 
 class GroupVectors(NamedTuple):
@@ -153,11 +151,6 @@ def looked_up(e: Emitter, form: PackedForm, codes: ir.Value) -> ir.Value:
         is_it = e.builder.icmp_signed("==", codes, int_lanes(number))
         values = e.builder.select(is_it, e.splat(entry), values)
     return values
-
-
-def has_avx512() -> bool:
-    """Whether its instructions may be used: of a better class that a test plays the processor may have none."""
-    return current_isa() in _AVX512 and CpuIsa.AVX512 in processor_isas()
 
 
 class Unpacking:
