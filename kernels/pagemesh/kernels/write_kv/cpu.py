@@ -44,7 +44,8 @@ class CpuKvWriter:
         turn: Turn | None = None,
     ) -> None:
         check_write(layer_kv, heads, slot_mapping, scales, turn)
-        num_kv_heads, head_dim = layer_kv.shape[3], heads.shape[2]
+        num_kv_heads, row_size = layer_kv.shape[3:]
+        head_dim = heads.shape[2]
         num_heads = heads.shape[1] - 2 * num_kv_heads
         factors = weight = 0
         norm_eps = None
@@ -53,7 +54,8 @@ class CpuKvWriter:
             if turn.norm_weight is not None:
                 weight, norm_eps = turn.norm_weight.data_ptr(), turn.norm_eps
         dtype, stored = (str(each.dtype).removeprefix("torch.") for each in (heads, layer_kv))
-        shape = _Shape(num_heads, num_kv_heads, head_dim, dtype, stored, turn is not None, norm_eps)
+        kept = StoredHeads(num_kv_heads, head_dim, dtype, stored, row_size)
+        shape = _Shape(num_heads, kept, turn is not None, norm_eps)
         memory = layer_kv.view(-1)
         _compile(shape).run(
             len(heads),
@@ -71,11 +73,8 @@ class _Shape(NamedTuple):
 
     num_heads: int
     """Of queries."""
-    num_kv_heads: int
-    head_dim: int
-    dtype: str
-    stored: str
-    """Type of keys and values, as `dtype` is that of heads."""
+    kept: StoredHeads
+    """Of keys, as of values."""
     turns: bool
     norm_eps: float | None
     """None without a norm."""
@@ -83,18 +82,17 @@ class _Shape(NamedTuple):
 
 @per_isa
 def _compile(shape: _Shape) -> RowKernel:
-    element, head_dim = ELEMENT_TYPES[shape.dtype], shape.head_dim
-    stored = ELEMENT_TYPES[shape.stored]
+    kept, head_dim = shape.kept, shape.kept.head_dim
+    element, stored = ELEMENT_TYPES[kept.dtype], ELEMENT_TYPES[kept.stored]
     arguments = {"heads": element, "stride": None, "layer_kv": stored, "slot_mapping": I64}
     arguments |= {"factors": F32, "weight": F32, "key_scales": F32, "value_scales": F32}
-    to_store = StoredHeads(shape.num_kv_heads, head_dim, shape.dtype, shape.stored)
 
     def emit_row(e: Emitter, values: Values, token: ir.Value) -> None:
         b = e.builder
         heads = e.at(values["heads"], b.mul(token, values["stride"]))
         if shape.turns:
             factors = e.at(values["factors"], b.mul(token, e.int64(head_dim)))
-            num_turned = shape.num_heads + shape.num_kv_heads
+            num_turned = shape.num_heads + kept.num_kv_heads
             with e.loop(e.int64(0), e.int64(num_turned)) as index:
                 offset = b.mul(index, e.int64(head_dim))
                 _turn(e, shape, e.at(heads, offset), factors, e.at(values["weight"], offset))
@@ -103,10 +101,10 @@ def _compile(shape: _Shape) -> RowKernel:
             place = b.load(
                 e.at(values["slot_mapping"], b.add(b.mul(token, e.int64(2)), e.int64(index)))
             )
-            target = e.at(values["layer_kv"], b.mul(place, e.int64(to_store.size)))
-            own = e.at(source, e.int64(index * shape.num_kv_heads * head_dim))
+            target = e.at(values["layer_kv"], b.mul(place, e.int64(kept.size)))
+            own = e.at(source, e.int64(index * kept.num_kv_heads * head_dim))
             scales = values["value_scales" if index else "key_scales"]
-            store_heads(e, to_store, own, target, scales)
+            store_heads(e, kept, own, target, scales)
 
     return RowKernel(arguments, emit_row)
 
@@ -114,7 +112,7 @@ def _compile(shape: _Shape) -> RowKernel:
 def _turn(e: Emitter, shape: _Shape, head: ir.Value, factors: ir.Value, weight: ir.Value) -> None:
     """One head in place: whole vectors of 8 pairs, then pair by pair."""
     b = e.builder
-    head_dim, dtype = shape.head_dim, shape.dtype
+    head_dim, dtype = shape.kept.head_dim, shape.kept.dtype
     scale = None
     if shape.norm_eps is not None:
         scale = inverse_root_mean_square(e, head, head_dim, shape.norm_eps, dtype)

@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.elements import copy_elements, load_elements, map_row, store_elements
 from pagemesh.kernels.jit.emit import F32, I1, I32, LANES, VEC, VEC_I32, Emitter, int_lanes
-from pagemesh.kernels.kv_scales import INT8_SCALE_BYTES, MAX_INT8
+from pagemesh.kernels.kv_scales import MAX_INT8
 
 _LEAST_NORMAL: Final = 2.0**-126
 
@@ -23,12 +23,13 @@ class StoredHeads(NamedTuple):
     dtype: str
     """As they come, by torch's name."""
     stored: str
+    row_size: int
+    """Elements of a head that are stored: its own, and the bytes of a scale."""
 
     @property
     def size(self) -> int:
         """Elements that are stored."""
-        row_size = self.head_dim + (INT8_SCALE_BYTES if self.stored == "int8" else 0)
-        return self.num_kv_heads * row_size
+        return self.num_kv_heads * self.row_size
 
 
 def store_heads(
@@ -70,7 +71,7 @@ def _store_int8(e: Emitter, shape: StoredHeads, source: ir.Value, target: ir.Val
     ]
     with e.loop(e.int64(0), e.int64(shape.num_kv_heads)) as head:
         own = e.at(source, b.mul(head, e.int64(head_dim)))
-        row = e.at(target, b.mul(head, e.int64(head_dim + INT8_SCALE_BYTES)))
+        row = e.at(target, b.mul(head, e.int64(shape.row_size)))
         vectors = [
             load_elements(e, e.at(own, e.int64(offset)), shape.dtype, mask)
             for offset, mask in zip(offsets, masks, strict=True)

@@ -41,8 +41,8 @@ class KvWriter(Protocol):
         turn: Turn | None = None,
     ) -> None:
         """Store the last heads of [T, query heads + 2 · kv heads, D], which are keys and then values, in a
-        layer's [2, blocks, block_size, kv heads, D], or D + 4 in int8 (see `to_int8`). Where there is a turn, queries and keys are turned
-        before, in place. Each token's heads lie densely.
+        layer's [2, blocks, block_size, kv heads, D], or D + 4 in int8 (see `to_int8`). Where there is a turn, queries
+        and keys are turned before, in place. Each token's heads lie densely.
 
         In a layer of FP8 what is stored is the quotient by the head's scale, at most ±448; what is not a
         number stays none. Nothing is ever written but slots of the layer: on a CPU other slots raise
