@@ -15,13 +15,15 @@ from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
 from pagemesh.worker.describe import make_canary
 from tests.contract.router_harness import DEADLINE_S, Mesh
 from tests.fakes.engine import FakeEngine
+from tests.support.link.relay import Relay
 
 
 class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
     """Records what the router asks for and answers only what the test tells it to."""
 
-    def __init__(self, info: types_pb2.WorkerInfo) -> None:
+    def __init__(self, info: types_pb2.WorkerInfo, publisher: Publisher) -> None:
         self.info = info
+        self.publisher = publisher
         self.fingerprint = info.model_fingerprint
         """Of the model that new sessions are told of."""
         self.submits: list[decode_pb2.Submit] = []
@@ -60,10 +62,14 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
 
 
 @asynccontextmanager
-async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[ScriptedDecode]:
-    """A member of the mesh that follows a script."""
+async def scripted(
+    mesh: Mesh, worker_id: str = "scripted", link: Relay | None = None
+) -> AsyncIterator[ScriptedDecode]:
+    """A member of the mesh that follows a script, behind a link if there is one."""
     server = grpc.aio.server()
-    port = server.add_insecure_port("127.0.0.1:0")
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    if link is not None:
+        link.target, address = address, link.address
     engine = FakeEngine()
     layout = types_pb2.KvLayout(
         block_size=16, layer_count=2, kv_head_count=1, head_dim=2, dtype="float32"
@@ -72,7 +78,7 @@ async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[Scr
         worker_id=worker_id,
         epoch=1,
         role=types_pb2.WORKER_ROLE_DECODE,
-        address=f"127.0.0.1:{port}",
+        address=address,
         model_name="demo",
         model_fingerprint="fake",
         kv_layout=layout,
@@ -81,10 +87,10 @@ async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[Scr
         max_num_seqs=8,
         canary=make_canary(engine.info),
     )
-    servicer = ScriptedDecode(info)
+    publisher = Publisher(mesh.kvstore_address, info, engine, links=tuple)
+    servicer = ScriptedDecode(info, publisher)
     decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server)
     await server.start()
-    publisher = Publisher(mesh.kvstore_address, info, engine, links=tuple)
     publisher.start()
     try:
         deadline = time.monotonic() + DEADLINE_S

@@ -77,6 +77,8 @@ class EngineInfo:
     causal: bool = True
     """Whether tokens see those in front of them alone. In an encoder each sees all of its prompt: a prompt
     is then computed in one piece, and its KV is of no use afterwards."""
+    caches_prefixes: bool = True
+    """Whether KV of prompts that are over is found again."""
     model_folder: str | None = None
     """Where the model's files lie; None where there are none."""
     canary: bytes = b""

@@ -66,7 +66,8 @@ def _start_up(loaded: Loaded, cache: CacheConfig, cores: SharedCores | None) -> 
     model, layout, scheduler, built, trouble, seconds = loaded
     log.info("engine loaded", **{f"{phase}_seconds": round(s, 2) for phase, s in seconds.items()})
     info = _make_info(model, layout, built.num_blocks, scheduler)
-    info = replace(info, identity_trouble=trouble)
+    caches_prefixes = cache.enable_prefix_caching and info.causal
+    info = replace(info, identity_trouble=trouble, caches_prefixes=caches_prefixes)
     core_scheduler = Scheduler(
         info,
         scheduler,

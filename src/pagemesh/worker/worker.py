@@ -55,6 +55,7 @@ def describe_worker(
         kv_layout=layout_to_proto(engine.layout),
         arithmetic=engine.arithmetic,
         identity_trouble=engine.identity_trouble,
+        forgets_prefixes=not engine.caches_prefixes,
         block_count=engine.num_blocks,
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,

@@ -51,6 +51,14 @@ def test_steps_overlap_on_a_cpu_only_when_asked_for(
     engine.stop()
 
 
+@pytest.mark.parametrize("caches", [True, False])
+def test_an_engine_knows_whether_it_finds_prompts_again(demo_model: Path, caches: bool) -> None:
+    cache = CacheConfig(enable_prefix_caching=caches)
+    engine = load_engine(ModelConfig(str(demo_model)), cache, SchedulerConfig())
+    assert engine.info.caches_prefixes == caches
+    engine.stop()
+
+
 def test_a_cache_too_small_for_one_request_is_refused(demo_model: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         load_engine(

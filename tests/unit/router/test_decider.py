@@ -172,6 +172,19 @@ def test_what_is_coming_is_told_apart_from_what_is_held() -> None:
     assert (considered.num_held_tokens, considered.num_coming_tokens) == (16, 32)
 
 
+def test_nothing_is_coming_where_nothing_is_kept() -> None:
+    mesh = decider()
+    workers = [make_facts("a", caches_prefixes=False)]
+    request = make_route_request(block_names=names("wxyz"))
+    first = mesh.decide(workers, {}, request)
+    assert first is not None
+    mesh.begin(first.route, request)
+    second = mesh.decide(workers, {}, request)
+    assert second is not None
+    (considered,) = second.reasons.considered
+    assert considered.num_coming_tokens == 0
+
+
 def test_what_a_prefill_worker_computes_is_coming_there() -> None:
     mesh = decider(remote_prefill_min_tokens=1)
     workers = [make_facts("d", prefill_rate=RATE)] + [

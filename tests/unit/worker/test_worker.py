@@ -36,6 +36,12 @@ def test_a_worker_is_named_after_its_role_and_address() -> None:
     assert info.arithmetic == "cpu-fma-bfloat16"
     assert info.kv_layout.dtype == "bfloat16"
     assert (info.block_count, info.max_model_len, info.max_num_seqs) == (100, 2048, 8)
+    assert not info.forgets_prefixes
+
+
+def test_a_worker_says_that_it_finds_no_prompt_again() -> None:
+    engine = replace(ENGINE, caches_prefixes=False)
+    assert describe_worker(make_config(), "decode", "127.0.0.1:7001", engine).forgets_prefixes
 
 
 def test_settings_override_name_and_address() -> None:

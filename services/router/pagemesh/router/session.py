@@ -7,8 +7,10 @@ and messages; routing, text and retries are others' business.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import Final
 
 import grpc
 import structlog
@@ -27,6 +29,9 @@ _log = structlog.get_logger(__name__)
 
 _CONNECT_TIMEOUT_S = 5.0
 
+_SILENCE: Final = re.compile("timeout|timed out|no route|unreachable", re.IGNORECASE)
+"""In what gRPC says of a connection that broke: a process that dies has its connections closed by its kernel."""
+
 Sink = Callable[[decode_pb2.RequestOutput], None]
 """Takes the outputs of one request, on the event loop. The last one has a finish reason."""
 
@@ -39,7 +44,8 @@ class WorkerSession:
     """Requests of this router on one decode worker. Belongs to one event loop.
 
     start → submit and cancel → retire or close. When the stream breaks, every request on it ends with
-    an error output of reason WORKER_LOST; the stream is opened again with backoff until `close`.
+    an error output of reason WORKER_LOST, or WORKER_SILENT where either end may have been cut off from the other;
+    the stream is opened again with backoff until `close`.
     A request that the worker has moved keeps its handle until it is cancelled: so long does the worker stay.
     """
 
@@ -130,7 +136,7 @@ class WorkerSession:
                 reason = "the router could not read the worker's answer"
             finally:
                 self._requests = None
-                self._lose_all()
+                self._lose_all(is_silent=_SILENCE.search(reason) is not None)
             self.last_end = reason
             _log.info("session ended", worker_id=self.info.worker_id, reason=reason)
             await asyncio.sleep(backoff.next_delay())
@@ -182,24 +188,19 @@ class WorkerSession:
             if sink is not None:
                 sink(output)
 
-    def _lose_all(self) -> None:
+    def _lose_all(self, *, is_silent: bool) -> None:
+        error = WorkerLostError(f"worker {self.info.worker_id} went away while it ran the request")
+        if is_silent:
+            error = WorkerLostError(
+                f"nothing was heard any more of worker {self.info.worker_id}, which ran the request",
+                reason="WORKER_SILENT",
+            )
         self._moved.clear()
         self._note_if_idle()
         for handle in list(self._sinks):
             sink = self._forget(handle)
             if sink is not None:
-                sink(self._lost(handle))
-
-    def _lost(self, handle: int) -> decode_pb2.RequestOutput:
-        return decode_pb2.RequestOutput(
-            handle=handle,
-            finish_reason=types_pb2.FINISH_REASON_ERROR,
-            error=types_pb2.Error(
-                code=WorkerLostError.grpc_code,
-                reason=WorkerLostError.default_reason,
-                message=f"worker {self.info.worker_id} went away while it ran the request",
-            ),
-        )
+                sink(_failed(handle, error))
 
     def _forget(self, handle: int) -> Sink | None:
         sink = self._sinks.pop(handle, None)
@@ -216,6 +217,14 @@ def _is_meant(info: types_pb2.WorkerInfo, opened: decode_pb2.SessionOpened) -> b
     return (info.model_fingerprint, info.arithmetic) == (
         opened.model_fingerprint,
         opened.arithmetic,
+    )
+
+
+def _failed(handle: int, error: WorkerLostError) -> decode_pb2.RequestOutput:
+    return decode_pb2.RequestOutput(
+        handle=handle,
+        finish_reason=types_pb2.FINISH_REASON_ERROR,
+        error=types_pb2.Error(code=error.grpc_code, reason=error.reason, message=error.message),
     )
 
 

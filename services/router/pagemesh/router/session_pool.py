@@ -15,6 +15,11 @@ from pagemesh.v1 import types_pb2
 MEETING_S: Final = 2.0
 """For kvstore and workers to answer a router that starts; without them it serves all the same."""
 
+EXPECTED_S: Final = 5.0
+"""In which a worker that left without a word is expected again: it may be starting, or may not have gone at all.
+
+A kvstore whose own cable was pulled loses all its workers at once, and they are with another one a moment later."""
+
 _LOOK_S: Final = 0.01
 
 
@@ -25,6 +30,8 @@ class SessionPool:
         self._identity = identity
         self._sessions: dict[str, WorkerSession] = {}
         self._retiring: dict[asyncio.Task[None], WorkerSession] = {}
+        self._lost_at: dict[str, float] = {}
+        """By the model's name: when a worker was there last that had not said that it stops."""
 
     def follow(self, directory: Directory) -> None:
         """Keep up with the directory's decode workers from now on."""
@@ -33,6 +40,11 @@ class SessionPool:
     def get(self, worker_id: str) -> WorkerSession | None:
         """The session to a member; None for others."""
         return self._sessions.get(worker_id)
+
+    def has_just_lost(self, model_name: str) -> bool:
+        """Whether a decode worker of the model left without a word a moment ago."""
+        lost_at = self._lost_at.get(model_name)
+        return lost_at is not None and time.monotonic() - lost_at < EXPECTED_S
 
     async def meet(self, directory: Directory) -> None:
         """Wait until the workers that there are can be sent requests, but not for long.
@@ -63,6 +75,8 @@ class SessionPool:
             return
         left = self._sessions.pop(worker.worker_id, None)
         if left is not None:
+            if not left.is_draining:
+                self._lost_at[worker.info.model_name] = time.monotonic()
             # What runs there may go on: a worker also leaves when only its kvstore stream broke.
             task = asyncio.create_task(left.retire(), name=f"retire-{worker.worker_id}")
             self._retiring[task] = left

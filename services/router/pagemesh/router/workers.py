@@ -56,6 +56,7 @@ class Workers:
         self._known: dict[str, tuple[WorkerState, WorkerFacts]] = {}
         self._facts: list[WorkerFacts] = []
         self._of_model: dict[Role, list[WorkerFacts]] = {role: [] for role in Role}
+        self._last_max_model_len: int | None = None
 
     def facts(self) -> Sequence[WorkerFacts]:
         """What the model's workers said, and others with which they can exchange KV, in order of joining."""
@@ -75,11 +76,12 @@ class Workers:
 
     @property
     def is_anybody_expected(self) -> bool:
-        """Whether there is a decode worker that has not said that it stops; it may be out of reach.
+        """Whether there is a decode worker that has not said that it stops, or was a moment ago.
 
-        A connection that broke is open again in a moment, if its worker is there.
+        A connection that broke is open again in a moment, if its worker is there; and one that left may come back.
         """
-        return any(not self._is_draining(each) for each in self.decoders())
+        is_there = any(not self._is_draining(each) for each in self.decoders())
+        return is_there or self._sessions.has_just_lost(self.model_name)
 
     def reported_load(self) -> ReportedLoad:
         """What the model's decode workers last said of their requests, all together."""
@@ -97,12 +99,14 @@ class Workers:
     def require_max_model_len(self) -> int:
         """Longest context that a decode worker offers, of those that can be reached if there are any.
 
-        UnavailableError while there is none at all.
+        What the last ones offered while one of them is expected again; UnavailableError while nobody is.
         """
         workers = self.reachable(Role.DECODE) or self.decoders()
-        if not workers:
+        if workers:
+            self._last_max_model_len = max(worker.max_model_len for worker in workers)
+        elif self._last_max_model_len is None or not self.is_anybody_expected:
             raise self.nobody()
-        return max(worker.max_model_len for worker in workers)
+        return self._last_max_model_len
 
     def nobody(self) -> UnavailableError:
         """That no decode worker can take a request."""
@@ -165,6 +169,7 @@ class Workers:
             block_naming=info.canary.block_digest,
             arithmetic=info.arithmetic,
             is_degraded=self._parity.is_degraded(state.worker_id),
+            caches_prefixes=not info.forgets_prefixes,
             max_model_len=info.max_model_len,
             max_num_seqs=max(1, info.max_num_seqs),
             num_blocks=info.block_count,

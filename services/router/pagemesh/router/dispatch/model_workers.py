@@ -23,7 +23,7 @@ class ModelWorkers:
 
     @property
     def is_anybody_expected(self) -> bool:
-        """Whether there is a decode worker that may only be out of reach for a moment."""
+        """Whether there is a decode worker, or was, that may only be away for a moment."""
         return self._workers.is_anybody_expected
 
     def num_expected_tokens(self, max_tokens: int) -> int:

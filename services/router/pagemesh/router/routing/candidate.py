@@ -71,6 +71,9 @@ class WorkerFacts:
     is_degraded: bool = False
     """Whether it names blocks otherwise than the router: what is found under the router's names is chance."""
 
+    caches_prefixes: bool = True
+    """Whether it finds KV of prompts that are over again."""
+
     num_running: int = 0
     """Requests in its batch."""
 

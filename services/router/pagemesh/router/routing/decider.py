@@ -100,7 +100,7 @@ class Decider:
         computing = route.prefill or route.decode
         self._crowds.add(request.block_names, self._num_workers)
         note = None
-        if not computing.facts.is_degraded:
+        if computing.facts.caches_prefixes and not computing.facts.is_degraded:
             names = request.block_names.get(computing.facts.naming, ())
             note = self._coming.add(computing.worker_id, names[computing.num_held_blocks :])
         num_tokens = request.num_prompt_tokens + self._growth.num_tokens(request.num_output_tokens)
