@@ -18,7 +18,7 @@ from tests.mesh.test_migration import (
 )
 from tests.support.smollm2 import smollm2_installed
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(240)]
 
 NUM_STREAMS: Final = 64
 MOST_AT_ONCE: Final = NUM_STREAMS // 2
