@@ -40,7 +40,7 @@ class EngineSettings:
     """GiB."""
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
-    """How ours quantises the weights while it loads them."""
+    """How the weights of a dense checkpoint are quantised: by ours while it loads them."""
     device: str = "cpu"
     enable_prefix_caching: bool = True
     """Ours may go without."""
@@ -148,6 +148,7 @@ class EngineProcess:
         return answer
 
 
-def prepare(python: Path, script: str, model: str) -> None:
-    """Have an engine bring a model into its own form, in a process that is not measured."""
-    subprocess.run([str(python), str(ENGINES / script), "--prepare", model], check=True, stdout=2)
+def prepare(python: Path, script: str, model: str, way: str | None) -> None:
+    """Have an engine bring a model into its own form, quantised or not, in a process that is not measured."""
+    arguments = ["--prepare", model, *([] if way is None else [way])]
+    subprocess.run([str(python), str(ENGINES / script), *arguments], check=True, stdout=2)

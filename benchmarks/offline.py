@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from engine_process import SETTLE_S, EngineProcess, EngineSettings
-from peers import OURS, PEERS, start, start_checkout
+from peers import OURS, PEERS, start, start_checkout, versions_of
 from random_models import SHAPES, make_model
 from report import Report, choice, make_parser
 from scheduler_alone import step_times_ms, wasted_slots_percent
@@ -153,7 +153,8 @@ def main() -> None:
     """Measure what was asked for, print it and write it down."""
     parser = make_parser("offline", QUESTION)
     parser.add_argument("--models", default="", help=f"some of {','.join(SHAPES)} (default: all)")
-    parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (default: none)")
+    known = [name for name, peer in PEERS.items() if peer.runs_dense]
+    parser.add_argument("--peers", default="", help=f"some of {','.join(known)} (default: none)")
     help_text = (
         "folder of another checkout, with its .venv, whose engine is measured beside this one"
     )
@@ -163,9 +164,10 @@ def main() -> None:
     quick: bool = options.quick
     baseline: Path | None = options.baseline
     models = choice(options.models, SHAPES) or (["10M"] if quick else list(SHAPES))
-    engines = [OURS, *choice(options.peers, PEERS)]
+    engines = [OURS, *choice(options.peers, known)]
     threads = len(os.sched_getaffinity(0))
-    report = Report("offline", QUESTION, {"models": models, "engines": engines, "threads": threads})
+    measured = {"models": models, "engines": engines, "threads": threads}
+    report = Report("offline", QUESTION, measured | {"peers": versions_of(engines)})
     for model in models:
         size = (QUICK if quick else SIZES)[model]
         size = replace(size, num_rounds=options.rounds or size.num_rounds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,7 +31,16 @@ class Peer:
     """What is taken out again."""
 
     prepares: bool = False
-    """Whether the script has `--prepare FOLDER`, to be run before a model is loaded for the first time."""
+    """Whether the script has `--prepare FOLDER [WAY]`, to be run before a model is loaded for the first time."""
+
+    runs_dense: bool = True
+    """Whether it takes a checkpoint as it is."""
+
+    quantises: tuple[str, ...] = ()
+    """Ways of quantising a checkpoint."""
+
+    gguf_types: tuple[str, ...] = ()
+    """Of the files that it is measured with."""
 
     online: Literal["server", "engine", None] = None
     """How it takes requests while others run: as an HTTP server, for which its script has `--serve PORT`,
@@ -58,7 +69,20 @@ PEERS = {
         "openvino_engine.py",
         (TORCH, "openvino-genai", "optimum-intel[openvino]"),
         prepares=True,
+        quantises=("int8", "int4"),
         online="engine",
+    ),
+    # Reads GGUF files alone.
+    "llama.cpp": Peer(
+        "llamacpp_engine.py", ("xllamacpp",), runs_dense=False, gguf_types=("q8_0", "q4_0")
+    ),
+    # Only a model that was built for it, which takes torch.
+    "onnxruntime-genai": Peer(
+        "onnxruntime_engine.py",
+        (TORCH, "onnxruntime-genai", "onnxruntime", "onnx-ir", "transformers>=5.17,<6"),
+        prepares=True,
+        runs_dense=False,
+        quantises=("int4",),
     ),
     "transformers": Peer("transformers_engine.py", _TRANSFORMERS),
     "transformers-continuous": Peer(
@@ -72,6 +96,10 @@ OURS = "pagemesh"
 
 _OUR_SCRIPT = "pagemesh_engine.py"
 
+_PRINT_VERSIONS = (
+    "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+)
+
 
 def start(name: str, settings: EngineSettings) -> EngineProcess:
     """The process of an engine, ours or a peer, ready to be asked."""
@@ -79,7 +107,7 @@ def start(name: str, settings: EngineSettings) -> EngineProcess:
         return EngineProcess(Path(sys.executable), _OUR_SCRIPT, settings)
     python, peer = python_of(name), PEERS[name]
     if peer.prepares:
-        prepare(python, peer.script, settings.model)
+        prepare(python, peer.script, settings.model, settings.quantization)
     return EngineProcess(python, peer.script, settings)
 
 
@@ -109,6 +137,22 @@ def python_of(name: str) -> Path:
             _pip(python, "uninstall", "--yes", *unwanted)
         ready.write_text(wanted, encoding="utf-8")
     return python
+
+
+def versions_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Of the packages of each peer, as they are installed."""
+    return {name: _versions(name) for name in names if name != OURS}
+
+
+def _versions(name: str) -> dict[str, str]:
+    packages = [re.split(r"[\[<>=]", package)[0] for package in PEERS[name].packages]
+    done = subprocess.run(
+        [str(python_of(name)), "-c", _PRINT_VERSIONS, *packages],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return dict(zip(packages, done.stdout.split(), strict=True))
 
 
 def _pip(python: Path, *arguments: str) -> None:

@@ -1,7 +1,8 @@
 """What do weights of 8 and 4 bits bring on a CPU: speed, share of what memory can be read at, time to load, memory?
 
-Models have random weights, which are quantised while they are loaded; the same engine without that is measured in the
-same rounds. A token of one stream reads every weight but the embedding's table once.
+Models have random weights, which are quantised while they are loaded or stand quantised in a GGUF file; the same engine
+without that is measured in the same rounds, and so are peers. A token of one stream reads every weight but the embedding's
+table once.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import count
 from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from engine_process import SETTLE_S, EngineProcess, EngineSettings
-from peers import OURS, start
+from gguf_models import gguf_file, num_matrix_bytes
+from peers import OURS, PEERS, start, versions_of
 from random_models import SHAPES, make_model
 from report import Report, choice, make_parser
 from workload import Request, make_prompt
@@ -28,12 +30,27 @@ from pagemesh.models.registry import find_architecture
 from pagemesh.sizing.weights import packed_weights
 
 QUESTION: Final = "The engine with quantised weights, beside the dense ones"
-WAYS: Final[Mapping[str, str | None]] = {
-    "bfloat16": None,
-    "fp8": "fp8",
-    "int8": "int8",
-    "int4": "int4",
+
+
+class Contestant(NamedTuple):
+    """An engine with weights of one kind."""
+
+    engine: str = OURS
+    quantization: str | None = None
+    """How it quantises the checkpoint."""
+    gguf_type: str | None = None
+    """Of the file that it takes instead of the checkpoint."""
+
+
+WAYS: Final[Mapping[str, Contestant]] = {
+    "bfloat16": Contestant(),
+    "fp8": Contestant(quantization="fp8"),
+    "int8": Contestant(quantization="int8"),
+    "int4": Contestant(quantization="int4"),
+    "q8_0": Contestant(gguf_type="q8_0"),
+    "q4_0": Contestant(gguf_type="q4_0"),
 }
+QUANTISERS: Final = [name for name, peer in PEERS.items() if peer.quantises or peer.gguf_types]
 MODELS: Final = ("160M", "1B")
 STREAM: Final = (64, 48)
 """Prompt and answer of a request that runs alone, in tokens."""
@@ -42,6 +59,7 @@ TOGETHER: Final = (64, 32, 32)
 READ_BYTES: Final = 1 << 28
 AIM: Final = 0.8
 """Of a stream's reads, in share of what memory can be read at; of 8 and of 4 bits."""
+AIMED: Final = ("int8", "int4", "q8_0", "q4_0")
 
 Samples = dict[str, list[float]]
 
@@ -58,8 +76,19 @@ def read_rate(num_rounds: int) -> list[float]:
     return rates
 
 
-def bytes_of_token(folder: Path, way: str | None) -> int:
-    """Of all weights that one token is multiplied with."""
+def contestants_of(name: str) -> dict[str, Contestant]:
+    """Those of a peer."""
+    peer = PEERS[name]
+    return {f"{name} {way}": Contestant(name, quantization=way) for way in peer.quantises} | {
+        f"{name} {kind}": Contestant(name, gguf_type=kind) for kind in peer.gguf_types
+    }
+
+
+def bytes_of_token(folder: Path, contestant: Contestant) -> int:
+    """Of all weights that one token is multiplied with; of the ways in which others quantise, as many as of ours."""
+    if contestant.gguf_type is not None:
+        return num_matrix_bytes(gguf_file(folder, contestant.gguf_type))
+    way = contestant.quantization
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
     assert architecture is not None
@@ -113,17 +142,27 @@ class Measurement:
         return Request(prompt, num_tokens)
 
 
-def compare(model: str, ways: Sequence[str], num_rounds: int) -> dict[str, Samples]:
+def settings_of(folder: Path, contestant: Contestant) -> EngineSettings:
+    """What its process is started with."""
+    model = folder
+    if contestant.gguf_type is not None:
+        model = gguf_file(folder, contestant.gguf_type)
+    threads = len(os.sched_getaffinity(0))
+    return EngineSettings(str(model), threads, quantization=contestant.quantization)
+
+
+def compare(
+    model: str, contestants: Mapping[str, Contestant], num_rounds: int
+) -> dict[str, Samples]:
     """Samples by way; rounds are interleaved, so that a noisy minute disturbs all alike."""
     folder = make_model(model)
-    threads = len(os.sched_getaffinity(0))
     with ExitStack() as stack:
         measurements = {}
-        for way in ways:
-            settings = EngineSettings(str(folder), threads, quantization=WAYS[way])
-            engine = stack.enter_context(start(OURS, settings))
+        for way, contestant in contestants.items():
+            settings = settings_of(folder, contestant)
+            engine = stack.enter_context(start(contestant.engine, settings))
             measurements[way] = Measurement(
-                engine, SHAPES[model].vocab_size, bytes_of_token(folder, WAYS[way])
+                engine, SHAPES[model].vocab_size, bytes_of_token(folder, contestant)
             )
         for measurement in measurements.values():
             measurement.warm_up()
@@ -142,7 +181,7 @@ def add(report: Report, model: str, found: Mapping[str, Samples]) -> None:
     for way, samples in found.items():
         for figure, values in samples.items():
             what, _, unit = figure.rpartition(", ")
-            is_aimed = unit == "share of reads" and way in ("int8", "int4")
+            is_aimed = unit == "share of reads" and way in AIMED
             report.add(f"{model} {way}: {what}", unit, values, at_least=AIM if is_aimed else None)
     dense = found.get("bfloat16")
     if dense is None:
@@ -162,15 +201,22 @@ def main() -> None:
         "--models", default="", help=f"some of {','.join(SHAPES)} (default: {','.join(MODELS)})"
     )
     parser.add_argument("--ways", default="", help=f"some of {','.join(WAYS)} (default: all)")
+    parser.add_argument(
+        "--peers", default="", help=f"some of {','.join(QUANTISERS)} (default: none)"
+    )
     parser.add_argument("--rounds", type=int, help="how often each way is measured")
     options = parser.parse_args()
     models = choice(options.models, SHAPES) or (["160M"] if options.quick else list(MODELS))
-    ways = choice(options.ways, WAYS) or list(WAYS)
+    contestants = {way: WAYS[way] for way in choice(options.ways, WAYS) or WAYS}
+    peers = choice(options.peers, QUANTISERS)
+    for peer in peers:
+        contestants |= contestants_of(peer)
     num_rounds = options.rounds or (2 if options.quick else 5)
-    report = Report("quantised", QUESTION, {"models": models, "ways": ways})
+    settings = {"models": models, "ways": list(contestants)}
+    report = Report("quantised", QUESTION, settings | {"peers": versions_of(peers)})
     report.add("memory read by all threads", "GB/s", read_rate(num_rounds))
     for model in models:
-        add(report, model, compare(model, ways, num_rounds))
+        add(report, model, compare(model, contestants, num_rounds))
     report.print()
     report.write(options.json)
 

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI with continuous batching. `--prepare FOLDER` converts a checkpoint, once, beside it."""
+"""OpenVINO GenAI with continuous batching. `--prepare FOLDER [WAY]` converts a checkpoint, once, beside it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenVinoEngine:
         scheduler.max_num_seqs = settings["max_num_seqs"]
         scheduler.enable_prefix_caching = True
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            str(_converted(Path(settings["model"]))),
+            str(_converted(Path(settings["model"]), settings["quantization"])),
             scheduler,
             "CPU",
             {
@@ -89,23 +89,29 @@ def _config(num_tokens: int) -> Any:
     return config
 
 
-def _converted(model: Path) -> Path:
-    return model.with_name(f"{model.name}-openvino")
+_BITS = {"int8": 8, "int4": 4}
 
 
-def _convert(model: Path) -> None:
-    """Write the model in OpenVINO's own format, with its weights in the type that they have."""
-    folder = _converted(model)
+def _converted(model: Path, way: str | None) -> Path:
+    return model.with_name(f"{model.name}-openvino{f'-{way}' if way else ''}")
+
+
+def _convert(model: Path, way: str | None) -> None:
+    """Write the model in OpenVINO's own format, with its weights in the type that they have or quantised."""
+    folder = _converted(model, way)
     if folder.is_dir():
         return
     from openvino import save_model
     from openvino_tokenizers import convert_tokenizer
-    from optimum.intel import OVModelForCausalLM
+    from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
     from transformers import AutoTokenizer
 
     draft = folder.with_name(f"{folder.name}-draft")
     shutil.rmtree(draft, ignore_errors=True)
-    converted = OVModelForCausalLM.from_pretrained(model, export=True, load_in_8bit=False)
+    config = None if way is None else OVWeightQuantizationConfig(bits=_BITS[way])
+    converted = OVModelForCausalLM.from_pretrained(
+        model, export=True, load_in_8bit=False, quantization_config=config
+    )
     converted.save_pretrained(draft)
     tokenizer, detokenizer = convert_tokenizer(
         AutoTokenizer.from_pretrained(model), with_detokenizer=True
@@ -117,6 +123,6 @@ def _convert(model: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--prepare"]:
-        _convert(Path(sys.argv[2]))
+        _convert(Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None)
     else:
         serve(OpenVinoEngine)

@@ -120,21 +120,23 @@ def keys_of(config: Config, architecture: str) -> dict[str, Any]:
 
 
 def rope_keys(config: Config, head_dim: int) -> dict[str, Any]:
-    rope = config["rope_parameters"]
+    # transformers before 5 has rope_theta beside the other keys.
+    rope = config.get("rope_parameters", config)
     found: dict[str, Any] = {}
     if "sliding_attention" in rope:
         found["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
     found["rope.freq_base"] = float(rope["rope_theta"])
     found["rope.dimension_count"] = rotated(rope, head_dim)
-    if rope["rope_type"] in ("linear", "yarn"):
-        found["rope.scaling.type"] = rope["rope_type"]
+    kind = rope.get("rope_type", "default")
+    if kind in ("linear", "yarn"):
+        found["rope.scaling.type"] = kind
         found["rope.scaling.factor"] = float(rope["factor"])
-    if rope["rope_type"] == "yarn":
+    if kind == "yarn":
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
         found["rope.scaling.yarn_beta_fast"] = float(rope["beta_fast"])
         found["rope.scaling.yarn_beta_slow"] = float(rope["beta_slow"])
-    if rope["rope_type"] == "longrope":
+    if kind == "longrope":
         original = (
             rope.get("original_max_position_embeddings")
             or config["original_max_position_embeddings"]
@@ -212,7 +214,7 @@ def parts(name: str, tensor: torch.Tensor) -> Tensors:
 
 
 def rope_factors(config: Config) -> Tensors:
-    rope = config["rope_parameters"]
+    rope = config.get("rope_parameters", config)
     if rope.get("rope_type") == "longrope":
         kinds = ("long", "short")
         return {
