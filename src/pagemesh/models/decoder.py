@@ -76,7 +76,7 @@ class PlacedEmbedding:
             hidden += self._token_type
         if self._position_table is not None:
             hidden += functional.embedding(positions, self._position_table)
-        return self._norm.apply(hidden)
+        return self._norm(hidden)
 
 
 class Head(Protocol):
@@ -172,7 +172,7 @@ class AttentionInput:
         self, hidden: torch.Tensor, rotations: Sequence[torch.Tensor], attention: ForwardContext
     ) -> torch.Tensor:
         """Queries [T, heads, head_dim] of [T, hidden]."""
-        qkv = self._projection(self._norm.apply(hidden))
+        qkv = self._projection(self._norm(hidden))
         heads = qkv.view(-1, self._num_all, self._head_dim)
         turn = None if self._turn is None else self._turn.of(rotations)
         attention.write(self._layer, heads, turn)
@@ -221,7 +221,7 @@ class Sequential:
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = self._output.add_to(hidden, attended)
-        return self._mlp.add_to(hidden, self._norm.apply(hidden))
+        return self._mlp.add_to(hidden, self._norm(hidden))
 
 
 class PostNorms:
@@ -242,7 +242,7 @@ class PostNorms:
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = self._attention_post_norm.add_to(hidden, self._output(attended))
-        return self._mlp_post_norm.add_to(hidden, self._mlp.compute(self._norm.apply(hidden)))
+        return self._mlp_post_norm.add_to(hidden, self._mlp.compute(self._norm(hidden)))
 
 
 class NormedSums:
@@ -258,8 +258,8 @@ class NormedSums:
         self._mlp_norm = mlp_norm
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        hidden = self._attention_norm.apply(self._output.add_to(hidden, attended))
-        return self._mlp_norm.apply(self._mlp.add_to(hidden, hidden))
+        hidden = self._attention_norm(self._output.add_to(hidden, attended))
+        return self._mlp_norm(self._mlp.add_to(hidden, hidden))
 
 
 class Parallel:
@@ -275,7 +275,7 @@ class Parallel:
         self._mlp = mlp
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        return self._mlp.add_to(self._output.add_to(hidden, attended), self._norm.apply(hidden))
+        return self._mlp.add_to(self._output.add_to(hidden, attended), self._norm(hidden))
 
 
 class Layer(NamedTuple):
@@ -341,7 +341,7 @@ class Decoder:
         if rows is not None:
             # Nothing reads the other tokens' hidden states any more, only their KV.
             attended, hidden = attended.index_select(0, rows), hidden.index_select(0, rows)
-        return self._final_norm.apply(self._last_layer.output.finish(hidden, attended))
+        return self._final_norm(self._last_layer.output.finish(hidden, attended))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._head.logits(hidden)

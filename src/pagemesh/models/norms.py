@@ -7,17 +7,15 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from pagemesh.kernels.rms_norm import make_rms_norm
-
 
 class Norm(Protocol):
-    """A norm with its learned weights."""
+    """A norm with its learned weights: one of these, or the kernel of `make_rms_norm`."""
 
-    def apply(self, hidden: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, /) -> torch.Tensor:
         """[T, hidden], normed, in the same type; what it is given stays as it is."""
         ...
 
-    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor, /) -> torch.Tensor:
         """`residual` plus `hidden`, normed, as a new tensor; the sum may be rounded once instead of twice."""
         ...
 
@@ -25,26 +23,12 @@ class Norm(Protocol):
 class NoNorm:
     """Where a model has none."""
 
-    def apply(self, hidden: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """The same tensor."""
         return hidden
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         return residual + hidden
-
-
-class RmsNorm:
-    """RMSNorm, see the kernel."""
-
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        """`weight` is float32 [n]."""
-        self._compute = make_rms_norm(weight, eps)
-
-    def apply(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._compute(hidden)
-
-    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        return self._compute.add_to(residual, hidden)
 
 
 class LayerNorm:
@@ -57,8 +41,8 @@ class LayerNorm:
         self._shape = weight.shape
         self._eps = eps
 
-    def apply(self, hidden: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(hidden, self._shape, self._weight, self._bias, self._eps)
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        return self.apply(hidden).add_(residual)
+        return self(hidden).add_(residual)

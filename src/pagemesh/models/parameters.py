@@ -16,10 +16,11 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.linear import Dense, Linear, Weight, make_linear
 from pagemesh.kernels.linear.weight import Plain
+from pagemesh.kernels.rms_norm import make_rms_norm
 from pagemesh.models.architectures.architecture import Convert, Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.choices import choose_kv_dtype
-from pagemesh.models.norms import LayerNorm, Norm, RmsNorm
+from pagemesh.models.norms import LayerNorm, Norm
 from pagemesh.models.quantization.interface import PackedPart
 from pagemesh.models.quantization.parts import NONE_PACKED, Packings
 from pagemesh.models.quantization.placing import put_together
@@ -123,7 +124,7 @@ class ParameterScope:
         """One of the model's norms; `dtype` is the type of what it norms."""
         weight = self.read(f"{name}.weight")
         if spec.kind == "rms":
-            return RmsNorm(weight, spec.eps)
+            return make_rms_norm(weight, spec.eps)
         bias = self.read(f"{name}.bias").to(dtype) if spec.bias else None
         return LayerNorm(weight.to(dtype), bias, spec.eps)
 

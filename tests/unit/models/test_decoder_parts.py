@@ -29,7 +29,7 @@ def test_layer_norm_takes_the_mean_away() -> None:
     hidden = torch.tensor([[1.0, 2.0, 3.0, 6.0]])
     norm = LayerNorm(torch.tensor([1.0, 2.0, 1.0, 1.0]), torch.tensor([0.0, 0.0, 5.0, 0.0]), 0.5)
     # Mean 3, variance 3.5: divided by 2.
-    assert norm.apply(hidden).tolist() == [[-1.0, -1.0, 5.0, 1.5]]
+    assert norm(hidden).tolist() == [[-1.0, -1.0, 5.0, 1.5]]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ class AttentionShape(NamedTuple):
     @property
     def row_size(self) -> int:
         """Elements of a head's keys, or values, of one token: in int8 the bytes of their scale are among them."""
-        return row_size(self.head_dim, self.stored)
+        is_plain = self.stored == self.dtype
+        return self.head_dim if is_plain else row_size(self.head_dim, self.stored)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

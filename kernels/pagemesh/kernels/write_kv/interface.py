@@ -62,17 +62,17 @@ def check_write(
     turn: Turn | None,
 ) -> None:
     """Raise ValueError unless the tokens' heads fit the layer and the turn."""
-    has_own_type = layer_kv.dtype == torch.int8 or scales is not None
+    stored = layer_kv.dtype
+    is_plain = heads.dtype == stored and scales is None
     if (
         layer_kv.ndim != 5
         or heads.ndim != 3
         or heads.shape[1] < 2 * layer_kv.shape[3]
-        or row_size(heads.shape[2], layer_kv.dtype) != layer_kv.shape[4]
-        or not (heads.dtype == layer_kv.dtype or has_own_type)
+        or (heads.shape[2] if is_plain else row_size(heads.shape[2], stored)) != layer_kv.shape[4]
+        or not (is_plain or stored == torch.int8 or scales is not None)
     ):
         raise ValueError(
-            f"cannot store {heads.dtype} {list(heads.shape)} "
-            f"in {layer_kv.dtype} {list(layer_kv.shape)}"
+            f"cannot store {heads.dtype} {list(heads.shape)} in {stored} {list(layer_kv.shape)}"
         )
     if heads.stride()[1:] != (heads.shape[2], 1):
         raise ValueError(
@@ -82,7 +82,8 @@ def check_write(
     if slot_mapping.shape[0] != heads.shape[0]:
         raise ValueError(f"{len(slot_mapping)} slots do not fit heads of {len(heads)} tokens")
     num_kv_heads = layer_kv.shape[3]
-    check_scales(scales, layer_kv.dtype, num_kv_heads)
+    if not is_plain or stored == FP8:
+        check_scales(scales, stored, num_kv_heads)
     if turn is not None:
         _check_turn(heads, turn, heads.shape[1] - num_kv_heads)
 
