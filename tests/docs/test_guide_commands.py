@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import pytest
 
 from tests.hygiene.tree import ROOT
 from tests.mesh.harness import until
-from tests.support.guide_commands import LOAD, PROGRAMS, SERVERS
+from tests.support.guide_commands import LOAD, PROGRAMS, QUANTISED, SERVERS
 from tests.support.ports import free_port
+from tests.support.quantised_checkpoints import FORMATS, quantise
+from tests.unit.gguf.small_file import write_small
 
 # Each takes a start or more; what flags mean is tested without one.
 pytestmark = pytest.mark.costly
@@ -33,7 +36,7 @@ def as_typed(line: str, port: int, file: Path | None = None) -> list[str]:
     words = [str(file) if word == "FILE" else word for word in words]
     if "8000" in words:
         words[words.index("8000")] = str(port)
-    elif line in (LOAD, *SERVERS):
+    elif line in (LOAD, *SERVERS, *QUANTISED):
         # Not the guide's, but many tests share the ports of this machine.
         words += ["--port", str(port)]
     programs = Path(sys.executable).parent
@@ -41,9 +44,9 @@ def as_typed(line: str, port: int, file: Path | None = None) -> list[str]:
 
 
 @contextmanager
-def serving(line: str, port: int, log: Path) -> Iterator[None]:
+def serving(line: str, port: int, log: Path, folder: Path = ROOT) -> Iterator[None]:
     with log.open("w") as out:
-        process = subprocess.Popen(as_typed(line, port), cwd=ROOT, stdout=out, stderr=out)
+        process = subprocess.Popen(as_typed(line, port), cwd=folder, stdout=out, stderr=out)
     try:
         until(lambda: answers(port) or process.poll() is not None, log.read_text(), START_S)
         assert process.poll() is None, log.read_text()
@@ -60,17 +63,49 @@ def answers(port: int) -> bool:
         return False
 
 
+def check_answer(port: int, key: str = "none") -> None:
+    """Of the one model that there is."""
+    server, headers = f"http://127.0.0.1:{port}/v1", {"authorization": f"Bearer {key}"}
+    (model,) = httpx.get(f"{server}/models", headers=headers, timeout=60).json()["data"]
+    asked = {"model": model["id"], "prompt": "a b", "max_tokens": 4, "ignore_eos": True}
+    answer = httpx.post(f"{server}/completions", json=asked, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 4
+
+
 @pytest.mark.product(most=1)
 @pytest.mark.parametrize("line", SERVERS)
 def test_a_server_answers(line: str, tmp_path: Path) -> None:
     port = free_port()
     with serving(line, port, tmp_path / "log"):
-        key = {"authorization": "Bearer your-secret-key"} if "--api-key" in line else {}
-        asked = {"model": "demo", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
-        url = f"http://127.0.0.1:{port}/v1/completions"
-        answer = httpx.post(url, json=asked, headers=key, timeout=60)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["usage"]["completion_tokens"] == 4
+        check_answer(port, "your-secret-key" if "--api-key" in line else "none")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the models lie of which the commands speak, with random weights."""
+    folder = tmp_path_factory.mktemp("guide")
+    demo, (parent, _) = ROOT / MODEL, MODEL.split("/")
+    (folder / parent).mkdir()
+    (folder / MODEL).symlink_to(demo)
+    for name, config in (("FP8", {}), ("AWQ", {"max_position_embeddings": 4096})):
+        quantised = folder / f"{MODEL}-{name}"
+        quantise(demo, quantised, folder / "dense", FORMATS[name])
+        settings = json.loads((quantised / "config.json").read_text())
+        (quantised / "config.json").write_text(json.dumps(settings | config))
+        for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            shutil.copy(demo / file, quantised)
+    (folder / f"{MODEL}-GGUF").mkdir()
+    write_small(folder / f"{MODEL}-GGUF/FILE.Q4_K_M.gguf")
+    return folder
+
+
+@pytest.mark.product(most=1)
+@pytest.mark.parametrize("line", QUANTISED)
+def test_a_server_of_quantised_weights_answers(line: str, folder: Path, tmp_path: Path) -> None:
+    port = free_port()
+    with serving(line, port, tmp_path / "log", folder):
+        check_answer(port)
 
 
 @pytest.mark.timeout(900)

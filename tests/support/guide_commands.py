@@ -32,6 +32,14 @@ SERVERS: Final = (
     "PROGRAM serve MODEL --tokenizer MODEL",
 )
 
+QUANTISED: Final = (
+    "PROGRAM serve MODEL-FP8 --quantization fp8",
+    "PROGRAM serve MODEL-AWQ --quantization awq --gpu-memory-utilization 0.85 --max-model-len 4096",
+    "PROGRAM serve --model MODEL-GGUF --quantization gguf --gguf-file FILE.Q4_K_M.gguf",
+    "PROGRAM serve MODEL --kv-cache-dtype fp8",
+)
+"""Servers, too."""
+
 PROGRAMS: Final = (
     'python -c "from PROGRAM import LLM, SamplingParams;'
     " print(LLM(model='MODEL').generate(['Hello'], SamplingParams(max_tokens=4))[0].outputs[0].text)\"",
