@@ -21,6 +21,7 @@ from pagemesh.kernels.paged_attention.interface import (
     LayerAttention,
     PagedSequence,
     ReusablePlan,
+    check_capacity,
     check_features,
     check_kv,
     check_query,
@@ -28,7 +29,7 @@ from pagemesh.kernels.paged_attention.interface import (
     check_shape,
     check_tables,
 )
-from pagemesh.kernels.paged_attention.reference import Replanned, check_capacity
+from pagemesh.kernels.paged_attention.reference import Replanned
 
 # Pairs of a query head and a key from which on threads share them: below, waking the others takes as
 # long as they save.

@@ -26,11 +26,11 @@ from pagemesh.kernels.paged_attention.interface import (
     Capacity,
     LayerAttention,
     PagedSequence,
+    check_capacity,
     check_sequences,
     check_shape,
     check_tables,
 )
-from pagemesh.kernels.paged_attention.reference import check_capacity
 from pagemesh.kernels.paged_attention.work import ITEM, MERGE, Sequences, Work
 from pagemesh.kernels.target import NUM_COUNTERS, target_of
 

@@ -18,6 +18,7 @@ from pagemesh.kernels.paged_attention.interface import (
     LayerAttention,
     PagedAttention,
     PagedSequence,
+    check_capacity,
     check_features,
     check_kv,
     check_query,
@@ -25,28 +26,6 @@ from pagemesh.kernels.paged_attention.interface import (
     check_shape,
     check_tables,
 )
-
-
-def check_capacity(
-    shape: AttentionShape, sequences: Sequence[PagedSequence], capacity: Capacity
-) -> None:
-    """Raise ValueError for sequences that a reusable plan of this size cannot take."""
-    if sequences:
-        check_sequences(shape, sequences)
-    num_blocks = sum(-(-s.context_len // shape.block_size) for s in sequences)
-    longest = max((s.num_queries for s in sequences), default=1)
-    num_queries = sum(s.num_queries for s in sequences)
-    if (
-        len(sequences) > capacity.num_sequences
-        or num_blocks > capacity.num_blocks
-        or num_queries > capacity.num_queries
-        or longest > capacity.longest
-    ):
-        raise ValueError(
-            f"{len(sequences)} sequences of {num_queries} queries, up to {longest} each, over {num_blocks}"
-            f" blocks do not fit a plan for {capacity.num_sequences} of {capacity.num_queries}, up to"
-            f" {capacity.longest} each, over {capacity.num_blocks}"
-        )
 
 
 class Replanned:
