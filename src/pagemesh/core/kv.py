@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
 NUM_BYTES_OF: Final[Mapping[str, int]] = {
@@ -27,9 +28,12 @@ class KvGroup(NamedTuple):
     head_dim: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KvLayout:
-    """Shape of one KV block; equal layouts can exchange blocks."""
+    """Shape of one KV block; equal layouts can exchange blocks.
+
+    What follows from it is computed once: each message of a stream asks.
+    """
 
     block_size: int
     dtype: str
@@ -44,29 +48,29 @@ class KvLayout:
         """Of a model all of whose layers are alike."""
         return cls(block_size, dtype, (KvGroup(num_layers, num_kv_heads, head_dim),))
 
-    @property
+    @cached_property
     def group(self) -> KvGroup:
         """The only group; ValueError if there are more."""
         (group,) = self.groups
         return group
 
-    @property
+    @cached_property
     def num_layers(self) -> int:
         """Layers that keep KV in the blocks."""
         return self.group.num_layers
 
-    @property
+    @cached_property
     def row_size(self) -> int:
         """Elements of a head's keys, or values, of one token; the bytes of a scale are elements too."""
         return self.group.head_dim + (_INT8_SCALE_BYTES if self.dtype == "int8" else 0)
 
-    @property
+    @cached_property
     def num_bytes_per_layer(self) -> int:
         """Bytes of one block in one layer, K and V together."""
         num_rows = 2 * self.block_size * self.group.num_kv_heads
         return num_rows * self.row_size * NUM_BYTES_OF[self.dtype]
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of one block over all layers."""
         return self.num_layers * self.num_bytes_per_layer

@@ -6,6 +6,7 @@ Translates their messages into what routing sees of them. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pagemesh.errors import UnavailableError
@@ -150,29 +151,20 @@ class Workers:
         self._facts = [facts for facts in known if facts.model_fingerprint in models]
 
     def _look_at(self, state: WorkerState) -> tuple[WorkerState, WorkerFacts]:
-        """A worker's state with its facts, which are made anew only when it said something."""
-        known = self._known.get(state.worker_id)
-        if known is None or known[0].info is not state.info or known[0].load is not state.load:
-            return state, self._read(state)
-        return known
+        """A worker's state with its facts, of which only those are made anew of which it said something else."""
+        known, facts = self._known.get(state.worker_id, (None, None))
+        if known is None or facts is None or known.info is not state.info:
+            return state, self._report(_introduce(state), state)
+        if known.load is not state.load:
+            return state, self._report(facts, state)
+        return known, facts
 
-    def _read(self, state: WorkerState) -> WorkerFacts:
-        info, load = state.info, state.load
-        return WorkerFacts(
-            worker_id=state.worker_id,
-            role=ROLES[state.role],
-            address=state.address,
-            epoch=info.epoch,
-            model_name=info.model_name,
-            model_fingerprint=info.model_fingerprint,
-            layout=layout_from_proto(info.kv_layout),
-            block_naming=info.canary.block_digest,
-            arithmetic=info.arithmetic,
-            is_degraded=self._parity.is_degraded(state.worker_id),
-            caches_prefixes=not info.forgets_prefixes,
-            max_model_len=info.max_model_len,
-            max_num_seqs=max(1, info.max_num_seqs),
-            num_blocks=info.block_count,
+    def _report(self, facts: WorkerFacts, state: WorkerState) -> WorkerFacts:
+        """What a worker is, with what it last said of its load."""
+        load = state.load
+        return replace(
+            facts,
+            is_degraded=self._parity.is_degraded(facts.worker_id),
             num_running=load.running_request_count,
             num_waiting=load.waiting_request_count,
             num_queued=load.queued_request_count,
@@ -180,7 +172,7 @@ class Workers:
             num_preemptions=load.preemption_count,
             num_swap_blocks=load.swap_block_count,
             num_used_swap_blocks=load.used_swap_block_count,
-            num_free_blocks=info.block_count
+            num_free_blocks=facts.num_blocks
             if state.reported_at is None
             else load.free_block_count,
             reported_at=state.reported_at,
@@ -191,3 +183,23 @@ class Workers:
                 if is_possible((link.bytes_per_second, link.latency_seconds))
             },
         )
+
+
+def _introduce(state: WorkerState) -> WorkerFacts:
+    """What an incarnation of a worker is as long as it lives."""
+    info = state.info
+    return WorkerFacts(
+        worker_id=state.worker_id,
+        role=ROLES[state.role],
+        address=state.address,
+        epoch=info.epoch,
+        model_name=info.model_name,
+        model_fingerprint=info.model_fingerprint,
+        layout=layout_from_proto(info.kv_layout),
+        block_naming=info.canary.block_digest,
+        arithmetic=info.arithmetic,
+        caches_prefixes=not info.forgets_prefixes,
+        max_model_len=info.max_model_len,
+        max_num_seqs=max(1, info.max_num_seqs),
+        num_blocks=info.block_count,
+    )
