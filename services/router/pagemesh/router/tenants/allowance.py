@@ -1,4 +1,4 @@
-"""What one tenant has left at this router.
+"""What each tenant has left at this router.
 
 Requests and tokens come back steadily, a minute's worth in a minute; who has used nothing for a minute can use
 a minute's worth at once. Where several routers share the limits, each allows its part of them.
@@ -150,6 +150,28 @@ class Allowance:
 
     def _parted(self) -> str:
         return f" over {self._num_routers} routers" if self._num_routers > 1 else ""
+
+
+class Allowances:
+    """What each tenant has left that ever called."""
+
+    def __init__(self, num_routers: int, clock: Callable[[], float]) -> None:
+        self._num_routers = num_routers
+        self._clock = clock
+        self._known: dict[str, tuple[Tenant, Allowance]] = {}
+
+    def of(self, tenant: Tenant) -> Allowance:
+        """The tenant's, with the limits that it has now."""
+        found = self._known.get(tenant.name)
+        if found is None:
+            allowance = Allowance(tenant, self._num_routers, self._clock)
+        elif found[0] is tenant:
+            return found[1]
+        else:
+            allowance = found[1]
+            allowance.change(tenant)
+        self._known[tenant.name] = tenant, allowance
+        return allowance
 
 
 def _headers(what: str, limit: int | None, bucket: Bucket | None) -> tuple[tuple[str, str], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from pagemesh.config.router import TenantsConfig
-from pagemesh.router.tenants.allowances import Allowances
+from pagemesh.router.tenants.allowance import Allowances
 from pagemesh.router.tenants.caller import Caller
 from pagemesh.router.tenants.key_watch import KeyWatch
 from pagemesh.router.tenants.registry import Registry
