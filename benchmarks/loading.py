@@ -16,7 +16,7 @@ from child import Child, questions
 from random_models import make_model
 from report import Report, arguments
 
-from pagemesh.engine.shared_weights import weight_memory
+from pagemesh.loading.shared_weights import weight_memory
 
 QUESTION: Final = (
     "Loading, memory and speed of two workers, with weights of their own and with shared ones"
@@ -34,9 +34,9 @@ class _Shared(NamedTuple):
 
 def _work(parent: Connection, folder: str, shared: _Shared | None) -> None:
     """Load and say how long it took; then generate when asked, and say the milliseconds per token."""
-    from pagemesh.engine.shared_weights import SharedWeights
     from pagemesh.kernels.packed_weights import packing_into
     from pagemesh.llm import LLM, SamplingParams
+    from pagemesh.loading.shared_weights import SharedWeights
 
     with ExitStack() as stack:
         started_at = time.perf_counter()

@@ -174,7 +174,7 @@ class EnginePath:
 def _serve(parent: Connection, threads: int) -> None:
     """Body of the engine's process: a prompt in, its timing out."""
     # Here, so that the measuring process has no torch and none of its threads.
-    from pagemesh.engine.loading import load_engine
+    from pagemesh.loading.engine import load_engine
 
     model = ModelConfig(model=str(MODEL), threads=threads)
     engine = load_engine(model, CacheConfig(), SchedulerConfig())

@@ -33,7 +33,7 @@ def sampling(seed: int, temperature: float, regex: str) -> types_pb2.SamplingPar
 
 
 def load(demo_model: Path, max_num_batched_tokens: int) -> Engine:
-    from pagemesh.engine.loading import load_engine
+    from pagemesh.loading.engine import load_engine
 
     return load_engine(
         ModelConfig(model=str(demo_model), dtype="float32"),

@@ -103,7 +103,7 @@ async def remote(shared: Shared) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
 async def test_tokens_and_kv_are_those_of_an_engine_in_this_process(
     demo_model: Path, remote: tuple[RemoteEngine, Steps]
 ) -> None:
-    from pagemesh.engine.loading import load_engine
+    from pagemesh.loading.engine import load_engine
 
     chosen = settings(demo_model)
     local = load_engine(chosen.model, chosen.cache, chosen.scheduler)

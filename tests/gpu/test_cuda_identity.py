@@ -12,7 +12,7 @@ import pytest
 
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
+from pagemesh.loading.cuda_weights import DeviceWeightWriter
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.parameters import ModelTarget
 from tests.identity.answers import (

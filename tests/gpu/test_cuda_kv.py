@@ -13,13 +13,13 @@ from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.pinned import HostBuffers
-from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.loading.cuda_weights import DeviceWeightWriter
 from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.scheduler.batch import BlockMoves
 from tests.support.kv_bytes import read_kv
 from tests.unit.engine.cuda.test_kv_pool import LAYOUTS, fill, layout_name
-from tests.unit.engine.cuda.test_weight_writer import SHAPES, SOURCES, write
+from tests.unit.loading.test_weight_writer import SHAPES, SOURCES, write
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.cuda.load import visible_capability
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.loading import load_engine
 from pagemesh.engine_process.client import EngineProcess
 from pagemesh.engine_process.pipe import EngineSettings
+from pagemesh.loading.cuda import visible_capability
+from pagemesh.loading.engine import load_engine
 from tests.fakes.inbox import Inbox
 from tests.support.kv_bytes import read_kv
 from tests.unit.scheduler.builders import make_request

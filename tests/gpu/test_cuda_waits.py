@@ -9,7 +9,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
+from pagemesh.loading.cuda_weights import DeviceWeightWriter
 from pagemesh.models.loader import load_model
 from pagemesh.models.parameters import ModelTarget
 from pagemesh.sampling.params import SamplingParams

@@ -36,8 +36,8 @@ REQUIREMENTS = {
 SHARED = {
     "gateway": ("cli.main", "cli.health", "cli.certificates"),
     "router": ("cli.main", "cli.health", "models.hub", "telemetry.otlp"),
-    "prefill": ("cli.main", "cli.health", "models.hub", "engine.loading", "telemetry.otlp"),
-    "decode": ("cli.main", "cli.health", "models.hub", "engine.loading", "telemetry.otlp"),
+    "prefill": ("cli.main", "cli.health", "models.hub", "loading.engine", "telemetry.otlp"),
+    "decode": ("cli.main", "cli.health", "models.hub", "loading.engine", "telemetry.otlp"),
     "kvstore": ("cli.main", "cli.health", "cli.certificates", "telemetry.otlp"),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.loading import load_engine
+from pagemesh.loading.engine import load_engine
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.server import Role

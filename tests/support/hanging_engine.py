@@ -16,8 +16,8 @@ def hang(*arguments: Any) -> None:
 
 
 def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
-    from pagemesh.engine import loading
     from pagemesh.engine.cpu_runner import CpuRunner
+    from pagemesh.loading import engine as loading
 
     # Only what the settings say.
     loading._STEP_PATIENCE = 0  # type: ignore[misc]

@@ -7,11 +7,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine import profile_run
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.loading import load_engine
 from pagemesh.kv_memory.memory import open_memory
 from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.loading import profile_run
+from pagemesh.loading.engine import load_engine
 from tests.support.host_gpu import HostGpu
 from tests.support.host_sharing import HostSharing
 

@@ -21,7 +21,7 @@ _EPSILON: Final = 0.5
 
 
 def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
-    from pagemesh.engine import loading
+    from pagemesh.loading import engine
 
     loader: Any = importlib.import_module("pagemesh.models.loader")
     assemble = loader.assemble
@@ -32,7 +32,7 @@ def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
 
     loader.assemble = assemble_otherwise
     loader.ModelTarget.arithmetic = lambda target, dtype: NAME
-    return loading.load_engine(
+    return engine.load_engine(
         settings.model, settings.cache, settings.scheduler, settings.hardware, memory
     )
 

@@ -36,7 +36,7 @@ class HangingStager:
 
 
 def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
-    from pagemesh.engine.loading import load_engine
+    from pagemesh.loading.engine import load_engine
     from tests.support.host_gpu import HostGpu
 
     engine = load_engine(

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from pagemesh.engine.shared_cores import SharedCores
-from pagemesh.engine.shared_weights import SharedWeights
 from pagemesh.engine_process.heartbeat import start_beating
 from pagemesh.engine_process.pipe import Command, EngineSettings, Loaded, Pinned, Pipe
 from pagemesh.engine_process.staging_channel import serve
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.loading.shared_weights import SharedWeights
 from pagemesh.local.processes import loading
 from pagemesh.telemetry.logs import configure_logging
 
@@ -88,8 +88,8 @@ def main(
 def _load_engine(settings: EngineSettings, memory: int) -> EngineCore:
     # Here, because the import of torch takes seconds, in which the worker may go away.
     with loading():
-        from pagemesh.engine.loading import load_engine
         from pagemesh.kernels.packed_weights import packing_into
+        from pagemesh.loading.engine import load_engine
 
     weights = _shared_weights(settings)
     with nullcontext() if weights is None else packing_into(weights.share):

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from pagemesh.config import HubConfig
-from pagemesh.engine.loading import load_engine
 from pagemesh.llm.embedding import Embedder
 from pagemesh.llm.generation import Submission, run_to_end
 from pagemesh.llm.inbox import Deliveries, Progress
@@ -29,6 +28,7 @@ from pagemesh.llm.prompts import (
     read_prompts,
 )
 from pagemesh.llm.settings import read_settings
+from pagemesh.loading.engine import load_engine
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.telemetry.logs import configure_library_logging
 from pagemesh.tokenizer.model_defaults import load_generation_defaults

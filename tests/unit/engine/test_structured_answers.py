@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.engine import Engine
 from pagemesh.core.request import EngineRequest, FinishReason
-from pagemesh.engine.loading import load_engine
 from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.loading.engine import load_engine
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.fakes.inbox import Inbox

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pagemesh.engine.shared_weights import SharedWeights, weight_memory
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
 from pagemesh.kernels.packed_weights import packing_into, place_packed
+from pagemesh.loading.shared_weights import SharedWeights, weight_memory
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 IN, OUT = 300, 416

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.engine.cuda.weight_writer import BUFFER_BYTES
 from pagemesh.kv_memory.staged import NUM_SLOTS, SLOT_BYTES
+from pagemesh.loading.cuda_weights import BUFFER_BYTES
 from pagemesh.plan.host_memory import ALLOWANCE_GIB, HostMemory, host_memory
 from pagemesh.sizing.plan import GIB
 

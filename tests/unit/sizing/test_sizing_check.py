@@ -8,11 +8,11 @@ import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import KvLayout
-from pagemesh.engine import profile_run
 from pagemesh.engine.cpu_runner import CpuRunner
-from pagemesh.engine.loading import load_engine
-from pagemesh.engine.profile_run import check_after_loading, largest_batch, measure_step
 from pagemesh.errors import ConfigError
+from pagemesh.loading import profile_run
+from pagemesh.loading.engine import load_engine
+from pagemesh.loading.profile_run import check_after_loading, largest_batch, measure_step
 from pagemesh.models.loader import load_model
 from pagemesh.sizing import check
 from pagemesh.sizing.machine import MachineMemory, ProcessMemory, process_memory

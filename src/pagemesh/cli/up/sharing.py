@@ -14,8 +14,8 @@ from pagemesh.cli.settings import UpConfig
 from pagemesh.config import HardwareConfig
 from pagemesh.config.environment import CORES_VARIABLE, WEIGHTS_VARIABLE
 from pagemesh.engine.shared_cores import core_table
-from pagemesh.engine.shared_weights import weight_memory
 from pagemesh.errors import ConfigError
+from pagemesh.loading.shared_weights import weight_memory
 from pagemesh.sizing.machine import usable_cores
 
 

@@ -12,12 +12,12 @@ import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.cuda.accelerator import failing_at_start
-from pagemesh.engine.cuda.build import GpuBuilder
 from pagemesh.engine.cuda.device import Gpu
-from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
-from pagemesh.engine.identical_loading import check_on_device
-from pagemesh.engine.parts import Loaded, StartClock, fitting, layout_of, max_num_blocks
 from pagemesh.errors import ConfigError
+from pagemesh.loading.cuda_parts import GpuBuilder
+from pagemesh.loading.cuda_weights import DeviceWeightWriter
+from pagemesh.loading.identical import check_on_device
+from pagemesh.loading.parts import Loaded, StartClock, fitting, layout_of, max_num_blocks
 from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.loader import load_model
 from pagemesh.models.parameters import ModelTarget

@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from pagemesh.config import CpuIsaName
-from pagemesh.engine import identical_loading as setting
-from pagemesh.engine.identical_loading import settle_cpu_isa
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit import cpu_isa
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas, using_isa
+from pagemesh.loading import identical as setting
+from pagemesh.loading.identical import settle_cpu_isa
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ import pytest
 import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine import loading
 from pagemesh.engine.cuda.device import locked
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.dispatch import using
+from pagemesh.loading import engine as loading
+from pagemesh.loading.engine import load_engine
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.sizing import check
 from pagemesh.sizing.gpu_budget import GpuReading

@@ -14,7 +14,6 @@ import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
 from pagemesh.core.kv import KvLayout
-from pagemesh.engine import profile_run
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cpu_runner import num_swap_blocks_for
 from pagemesh.engine.cuda.device import Gpu
@@ -23,9 +22,10 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.pinned import HostBuffers
 from pagemesh.engine.cuda.runner import CudaRunner
-from pagemesh.engine.parts import EngineParts, StartClock
 from pagemesh.errors import ConfigError, InternalError
 from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.loading import profile_run
+from pagemesh.loading.parts import EngineParts, StartClock
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import Batch
 from pagemesh.sizing import gpu_budget

@@ -12,8 +12,8 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.runner import CudaRunner
-from pagemesh.engine.loading import load_engine
-from pagemesh.engine.profile_run import warm_up_batches
+from pagemesh.loading.engine import load_engine
+from pagemesh.loading.profile_run import warm_up_batches
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from tests.support.host_gpu import HostGpu
 

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from pagemesh.config import HardwareConfig, ModelConfig
 from pagemesh.engine.cpu_runner import CpuRunner
-from pagemesh.engine.identical_loading import check_on_device, check_on_host, load_identical
-from pagemesh.engine.parts import EngineParts
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import current_isa, processor_isas, using_isa
+from pagemesh.loading.identical import check_on_device, check_on_host, load_identical
+from pagemesh.loading.parts import EngineParts
 from pagemesh.models.interface import CausalModel
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.checkpoints import RECIPES, make_checkpoint

@@ -8,8 +8,8 @@ import structlog
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import KvLayout
-from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
+from pagemesh.loading.engine import load_engine
 from tests.fakes.inbox import Inbox
 from tests.identity.encoder_checkpoints import RECIPES, make_encoder
 from tests.unit.scheduler.builders import make_request

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cuda.weight_writer import DeviceWeightWriter
 from pagemesh.errors import ConfigError
+from pagemesh.loading.cuda_weights import DeviceWeightWriter
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson

@@ -11,13 +11,13 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import KvLayout
 from pagemesh.engine.constraints import make_compiler
-from pagemesh.engine.cpu_build import load_on_host
 from pagemesh.engine.cuda.device import CudaGpu, Gpu
-from pagemesh.engine.cuda.load import choose_device, load_on_gpu
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.parts import EngineParts, Loaded
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.parallel import release_threads
+from pagemesh.loading.cpu import load_on_host
+from pagemesh.loading.cuda import choose_device, load_on_gpu
+from pagemesh.loading.parts import EngineParts, Loaded
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.scheduler import Scheduler
 

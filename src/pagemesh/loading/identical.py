@@ -13,8 +13,6 @@ from pagemesh.config import CpuIsaName, HardwareConfig, ModelConfig
 from pagemesh.core.kv import KvLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cpu_runner import CpuRunner
-from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
-from pagemesh.engine.parts import EngineParts
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import (
     CpuIsa,
@@ -23,6 +21,8 @@ from pagemesh.kernels.jit.cpu_isa import (
     processor_isas,
     settle_isa,
 )
+from pagemesh.loading.identity_check import find_difference, num_blocks_of_check
+from pagemesh.loading.parts import EngineParts
 from pagemesh.models.decoder import Decoder
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.parameters import ON_HOST, ModelTarget

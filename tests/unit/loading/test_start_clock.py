@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.engine import parts
-from pagemesh.engine.parts import StartClock
+from pagemesh.loading import parts
+from pagemesh.loading.parts import StartClock
 
 
 def test_phases_add_up_and_what_lies_between_counts_nowhere(

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from pagemesh.engine import shared_weights
-from pagemesh.engine.shared_weights import MIN_BYTES, SharedWeights, weight_memory
+from pagemesh.loading import shared_weights
+from pagemesh.loading.shared_weights import MIN_BYTES, SharedWeights, weight_memory
 
 DEADLINE = 30.0
 SIZE = 3 * MIN_BYTES
@@ -22,7 +22,7 @@ PAGE = 4096
 # Shares a weight, says whether it was there, and holds it.
 USER = """
 import random, sys
-from pagemesh.engine.shared_weights import SharedWeights
+from pagemesh.loading.shared_weights import SharedWeights
 weights, size = SharedWeights(int(sys.argv[1])), int(sys.argv[2])
 shared = weights.share(memoryview(random.Random(1).randbytes(size)))
 print(weights.found_bytes, weights.added_bytes, flush=True)

@@ -8,8 +8,10 @@ from time import perf_counter
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import KvLayout
 from pagemesh.engine.cpu_runner import CpuRunner, num_swap_blocks_for
-from pagemesh.engine.identical_loading import load_identical
-from pagemesh.engine.parts import (
+from pagemesh.engine.shared_cores import SharedCores
+from pagemesh.errors import ConfigError
+from pagemesh.loading.identical import load_identical
+from pagemesh.loading.parts import (
     EngineParts,
     Loaded,
     StartClock,
@@ -17,9 +19,7 @@ from pagemesh.engine.parts import (
     layout_of,
     max_num_blocks,
 )
-from pagemesh.engine.profile_run import check_after_loading
-from pagemesh.engine.shared_cores import SharedCores
-from pagemesh.errors import ConfigError
+from pagemesh.loading.profile_run import check_after_loading
 from pagemesh.models.loader import LoadedModel
 from pagemesh.models.parameters import HOST, ModelTarget
 from pagemesh.sizing.check import check_before_loading

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.cuda import load
 from pagemesh.engine.cuda.device import check_toolchain
-from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
+from pagemesh.loading import cuda
+from pagemesh.loading.engine import load_engine
 
 HEADERS = sysconfig.get_path("include", "posix_prefix")
 BESIDE = "install what it misses (Debian and Ubuntu: apt-get install gcc libc6-dev)"
@@ -108,7 +108,7 @@ def test_where_all_is_there_nothing_is_said(
 def test_a_worker_with_a_gpu_looks_before_it_loads_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(load, "visible_capability", lambda: (9, 0))
+    monkeypatch.setattr(cuda, "visible_capability", lambda: (9, 0))
     with pytest.raises(ConfigError, match="neither gcc nor clang"):
         load_engine(
             ModelConfig("/no/such/model"), CacheConfig(), SchedulerConfig(), HardwareConfig()

@@ -9,10 +9,10 @@ import structlog
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.cuda import load as device_module
-from pagemesh.engine.cuda.load import choose_device
-from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
+from pagemesh.loading import cuda as device_module
+from pagemesh.loading.cuda import choose_device
+from pagemesh.loading.engine import load_engine
 from pagemesh.models.choices import choose_kv_dtype
 from tests.identity.encoder_checkpoints import RECIPES, make_encoder
 
