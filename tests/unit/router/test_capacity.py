@@ -6,7 +6,7 @@ import pytest
 
 from pagemesh.router.routing.candidate import Candidate
 from pagemesh.router.routing.filters import sift
-from pagemesh.router.routing.load_scorer import load_score
+from pagemesh.router.routing.scorers import load_score
 from tests.unit.router.routing_builders import changed, make_candidate, make_route_request
 
 # 64 tokens of prompt and 16 of output: 5 blocks.

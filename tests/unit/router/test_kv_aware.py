@@ -13,7 +13,7 @@ from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
-from pagemesh.router.routing.ttft_scorer import _scores_of
+from pagemesh.router.routing.scorers import _scores_of
 from tests.unit.router.routing_builders import RATE, make_candidate, make_route_request
 
 # 1,000 bytes for a token: a second's tokens are a megabyte.

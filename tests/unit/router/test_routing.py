@@ -8,12 +8,11 @@ import pytest
 from pagemesh.config import RoutingConfig
 from pagemesh.errors import ConfigError
 from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
-from pagemesh.router.routing.load_scorer import load_score
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.picker import Scored, pick_by_prompt
 from pagemesh.router.routing.policies import make_policy
 from pagemesh.router.routing.policy import Policy
-from pagemesh.router.routing.prefix_scorer import prefix_score
+from pagemesh.router.routing.scorers import load_score, prefix_score
 from tests.unit.router.routing_builders import changed, make_candidate, make_route_request
 
 REQUEST = make_route_request()

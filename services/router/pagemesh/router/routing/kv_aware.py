@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pagemesh.router.routing.candidate import Candidate
-from pagemesh.router.routing.load_scorer import load_score, load_scores
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.picker import Scored, pick_by_prompt, rendezvous
 from pagemesh.router.routing.policy import Policy, Scorer
-from pagemesh.router.routing.prefix_scorer import prefix_score, prefix_scores
-from pagemesh.router.routing.session_scorer import session_scores
-from pagemesh.router.routing.ttft_scorer import ttft_scores
+from pagemesh.router.routing.scorers import (
+    load_score,
+    load_scores,
+    prefix_score,
+    prefix_scores,
+    session_scores,
+    ttft_scores,
+)
 
 MAX_HOLDERS: Final = 2
 """Of the prompt's beginning that are considered whatever their load: predicting ways takes a time that

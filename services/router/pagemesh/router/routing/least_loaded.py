@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pagemesh.router.routing.load_scorer import load_scores
 from pagemesh.router.routing.picker import pick_by_prompt
 from pagemesh.router.routing.policy import Policy, Scorer
+from pagemesh.router.routing.scorers import load_scores
 
 
 def least_loaded(weights: Mapping[str, float]) -> Policy:

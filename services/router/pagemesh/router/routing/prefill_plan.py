@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
-from pagemesh.router.routing.load_scorer import load_score
 from pagemesh.router.routing.picker import Scored, pick_by_prompt
 from pagemesh.router.routing.preference import (
     NOISE,
@@ -17,6 +16,7 @@ from pagemesh.router.routing.preference import (
     permitted,
     stays_local,
 )
+from pagemesh.router.routing.scorers import load_score
 from pagemesh.router.routing.ways import Claim, Path, Way, Ways
 
 DEFAULT_MIN_TOKENS: Final = 16
