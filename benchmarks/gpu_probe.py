@@ -29,6 +29,7 @@ SECONDS = {
     "limits": 30.0,
     "step": 150.0,
     "products": 120.0,
+    "quantised": 60.0,
     "profile": 60.0,
     "attention": 90.0,
     "draw": 40.0,

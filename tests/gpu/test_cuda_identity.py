@@ -30,7 +30,7 @@ from tests.identity.subjects import MAX_TOKENS, NUM_ANSWERS, Material, make_mate
 from tests.support.device_machine import DeviceMachine
 from tests.unit.scheduler.builders import FixedWay
 
-# Of everything that a layer can have something, in both types, and a model that transformers runs.
+# Of everything that a layer can have something, in both types, a model that transformers runs, and packed weights.
 SUBJECTS = (
     ("demo", "float32"),
     ("demo", "bfloat16"),
@@ -39,6 +39,8 @@ SUBJECTS = (
     ("Falcon RW", "float32"),
     ("Qwen 3 MoE", "bfloat16"),
     ("Cohere 2", "float32"),
+    ("Mistral in 4 bits", "bfloat16"),
+    ("Mistral in W8A8", "bfloat16"),
 )
 
 

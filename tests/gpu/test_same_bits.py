@@ -14,7 +14,9 @@ from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear import Dense, make_gated_linear, make_linear
 from pagemesh.kernels.rms_norm import make_rms_norm
 from pagemesh.kernels.write_kv import Turn
+from tests.support.random_weights import random_like
 from tests.unit.kernels.turning import turned
+from tools.kernel_cases.linear import WEIGHTS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,6 +75,19 @@ def test_products(shape: tuple[int, int], dtype: torch.dtype) -> None:
     expected = rows[:40].double() @ weight.double().t()
     errors = (linear(rows[:40]).double() - expected).abs() / num_inputs**0.5
     assert float(errors.max()) < ERRORS[dtype]
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_products_with_packed_weights(kind: str) -> None:
+    weight = WEIGHTS[kind](4096, 4096).moved(lambda tensor: random_like(tensor, CUDA))
+    rows = random(MOST_TOKENS, 4096)
+    linear, gated = make_linear(weight), make_gated_linear(weight, None, Gate("silu"))
+    for function in (linear, gated):
+        check(function, rows)
+    if kind != "W8A8":
+        dense = Dense(weight.dense())
+        assert torch.equal(linear(rows), make_linear(dense)(rows))
+        assert torch.equal(gated(rows), make_gated_linear(dense, None, Gate("silu"))(rows))
 
 
 @pytest.mark.parametrize("shape", GATED.values(), ids=GATED)

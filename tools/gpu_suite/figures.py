@@ -53,6 +53,19 @@ def _product(rows: int, weight: str, aim_share: float) -> Row:
     )
 
 
+def _quantised(rows: int, kind: str, aim_share: float) -> Row:
+    name = f"{rows}, gate\\+up, {kind}"
+    share = f"{name}: share of the limit"
+    return Row(
+        f"product of {rows} rows, gate+up in {kind}",
+        "us",
+        "quantised",
+        name,
+        share,
+        aim_share=aim_share,
+    )
+
+
 ROWS: Final = (
     Row(
         "8B: one stream, a token",
@@ -123,6 +136,12 @@ ROWS: Final = (
     _product(8192, "gate+up", 0.6),
     _product(8192, "o", 0.5),
     _product(8192, "down", 0.5),
+    _quantised(1, "int4", 0.8),
+    _quantised(1, "Q4_K", 0.8),
+    _quantised(1, "FP8", 0.8),
+    _quantised(1, "MXFP4", 0.8),
+    _quantised(1, "W8A8", 0.8),
+    _quantised(64, "int4", 0.6),
     Row(
         "attention of 64 decodes at 8,192",
         "us",

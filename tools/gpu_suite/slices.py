@@ -14,7 +14,7 @@ FIGURES: Final = "{figures}"
 MODEL: Final = "8B"
 """The model of the engine's benchmark, which makes it unless it is there."""
 
-MODELS: Final = ("demo", "GPT-OSS", "Gemma", "Falcon", "Qwen", "Cohere")
+MODELS: Final = ("demo", "GPT-OSS", "Gemma", "Falcon", "Qwen", "Cohere", "Mistral")
 """Of the tests of identity, by words of their names: each word is a process."""
 
 _PYTEST: Final = (
@@ -74,9 +74,9 @@ def all_slices(*, toy: bool = False) -> tuple[Slice, ...]:
             "bits",
             (
                 _tests_side_by_side(),
-                (_tests("memory-tests", 80, _gpu_test("cuda_memory")),),
-                (_probe("kv", 60, toy=toy),),
-                (_probe("memory", 60, toy=toy, has_model=True),),
+                (_tests("memory-tests", 65, _gpu_test("cuda_memory")),),
+                (_probe("kv", 50, toy=toy),),
+                (_probe("memory", 50, toy=toy, has_model=True),),
             ),
         ),
         Slice(
@@ -86,11 +86,12 @@ def all_slices(*, toy: bool = False) -> tuple[Slice, ...]:
                 (_probe(name, seconds, toy=toy),)
                 for name, seconds in (
                     ("step", 130),
-                    ("profile", 60),
+                    ("quantised", 70),
+                    ("profile", 45),
                     ("products", 110),
                     ("attention", 95),
-                    ("draw", 55),
-                    ("limits", 50),
+                    ("draw", 40),
+                    ("limits", 45),
                 )
             ),
         ),

@@ -12,6 +12,7 @@ from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate
 from pagemesh.kernels.linear import Dense
 from tools.kernel_cases.case import Case, meta
+from tools.kernel_cases.linear import int4, mxfp4, w8a8
 
 
 def cases() -> Iterator[Case]:
@@ -41,4 +42,33 @@ def cases() -> Iterator[Case]:
             yield Case(
                 f"{name}, T = {num_tokens}",
                 partial(experts.add_to, hidden, hidden, choices),
+            )
+    yield from _quantised_cases()
+
+
+def _quantised_cases() -> Iterator[Case]:
+    """GPT-OSS 20B as it is published, and Qwen 3 30B in two ways."""
+    clamped = Gate("clamped_swiglu", 7.0, 1.702)
+    gpt_oss = make_experts(
+        Stack(mxfp4(32, 5760, 2880), meta(32, 5760)),
+        Stack(mxfp4(32, 2880, 2880), meta(32, 2880)),
+        clamped,
+    )
+    qwen = {
+        f"Qwen 3 30B in {name}": make_experts(
+            Stack(make(128, 1536, 2048), None), Stack(make(128, 2048, 768), None), Gate("silu")
+        )
+        for name, make in (("int4", int4), ("W8A8", w8a8))
+    }
+    for name, experts, num_choices in (
+        ("GPT-OSS 20B in MXFP4", gpt_oss, 4),
+        *((name, experts, 8) for name, experts in qwen.items()),
+    ):
+        for num_tokens in (1, 128, 8192):
+            hidden = meta(num_tokens, 2880 if num_choices == 4 else 2048)
+            choices = Choices(
+                meta(num_tokens, num_choices), meta(num_tokens, num_choices, dtype=torch.int64)
+            )
+            yield Case(
+                f"{name}, T = {num_tokens}", partial(experts.add_to, hidden, hidden, choices)
             )

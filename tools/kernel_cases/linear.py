@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Final
 
 import torch
 
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
+from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
+from pagemesh.kernels.linear.weight import Quantised
 from tools.kernel_cases.case import Case, meta
 
 
@@ -33,3 +36,85 @@ def cases() -> Iterator[Case]:
     for num_tokens in (1, 8192):
         rows = meta(num_tokens, 4096, dtype=torch.float32)
         yield Case(f"float32, T = {num_tokens}", partial(single, rows))
+    yield from _quantised_cases()
+
+
+def _quantised_cases() -> Iterator[Case]:
+    """Each way to read codes; few tokens and many."""
+    for name, make in WEIGHTS.items():
+        output = make_linear(make(4096, 4096))
+        gated = make_gated_linear(make(28672, 4096), None, Gate("silu"))
+        for num_tokens in (1, 64, 8192):
+            hidden = meta(num_tokens, 4096)
+            yield Case(f"o in {name}, T = {num_tokens}", partial(output.add_to, hidden, hidden))
+            yield Case(f"gate and up in {name}, T = {num_tokens}", partial(gated, hidden))
+
+
+def int4(*shape: int) -> GroupInt:
+    """As AWQ's and GPTQ's: groups of 128 with zero points."""
+    groups = (*shape[:-1], shape[-1] // 128)
+    scales, zeros = meta(*groups, dtype=torch.float16), meta(*groups, dtype=torch.uint8)
+    codes = meta(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
+    return GroupInt(torch.bfloat16, codes, scales, 4, 128, zero_points=zeros)
+
+
+def q4_k(*shape: int) -> GroupInt:
+    """As llama.cpp's: groups of 32, with scales and minimums in units of 256."""
+    groups = meta(*shape[:-1], shape[-1] // 32, dtype=torch.uint8)
+    units = meta(*shape[:-1], shape[-1] // 256, dtype=torch.float16)
+    codes = meta(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
+    return GroupInt(
+        torch.bfloat16,
+        codes,
+        groups,
+        4,
+        32,
+        minimums=groups,
+        scale_units=units,
+        minimum_units=units,
+    )
+
+
+def int8(*shape: int) -> GroupInt:
+    """A scale to a row."""
+    scales = meta(*shape[:-1], 1, dtype=torch.float32)
+    return GroupInt(torch.bfloat16, meta(*shape, dtype=torch.uint8), scales, 8, shape[-1], 128)
+
+
+def fp8_blocks(*shape: int) -> ScaledFp8:
+    """As DeepSeek's."""
+    scales = meta(*shape[:-1], -(-shape[-1] // 128), dtype=torch.float32)
+    return ScaledFp8(torch.bfloat16, meta(*shape, dtype=torch.float8_e4m3fn), scales, 128)
+
+
+def mxfp4(*shape: int) -> Codebook:
+    """As GPT-OSS has its experts."""
+    numbers = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    table = (*numbers, *(-number for number in numbers))
+    scales = meta(*shape[:-1], shape[-1] // 32, dtype=torch.float8_e8m0fnu)
+    codes = meta(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
+    return Codebook(torch.bfloat16, codes, scales, table, 32)
+
+
+def nf4(*shape: int) -> Codebook:
+    """As bitsandbytes': a table, groups of 64."""
+    scales = meta(*shape[:-1], shape[-1] // 64, dtype=torch.float32)
+    codes = meta(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
+    return Codebook(torch.bfloat16, codes, scales, tuple(map(float, range(16))), 64)
+
+
+def w8a8(*shape: int) -> ChannelInt8:
+    """Whole numbers on both sides."""
+    scales = meta(*shape[:-1], 1, dtype=torch.float32)
+    return ChannelInt8(torch.bfloat16, meta(*shape, dtype=torch.int8), scales)
+
+
+WEIGHTS: Final[Mapping[str, Callable[..., Quantised]]] = {
+    "int4": int4,
+    "Q4_K": q4_k,
+    "int8": int8,
+    "FP8": fp8_blocks,
+    "MXFP4": mxfp4,
+    "NF4": nf4,
+    "W8A8": w8a8,
+}

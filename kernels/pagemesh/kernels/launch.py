@@ -98,6 +98,8 @@ def dot_type(dtype: torch.dtype) -> tl.dtype:
 
     The interpreter takes bfloat16 for 16-bit integers: there it is float32.
     """
+    if dtype == torch.int8:
+        return tl.int8
     if is_interpreted() or dtype == torch.float32:
         return tl.float32
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]

@@ -1,7 +1,8 @@
 """Bytes of the matrices that stay packed, by what config.json and the headers of a checkpoint say. No torch.
 
 On CPUs a matrix lies in panels of 32 rows and in parts of 128 inputs, each of which begins with what its codes are
-multiplied with, in lines of 64 bytes (`kernels.linear.packed_parts`). On GPUs weights are dense.
+multiplied with, in lines of 64 bytes (`kernels.linear.packed_parts`). On GPUs it lies as it is read, but for the table
+of tokens, which is dense there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pagemesh.models.quantization.methods import Quantization, choose_quantizati
 from pagemesh.models.quantization.ways import (
     QuantizationWay,
     Rounding,
+    WayName,
     is_multiplied,
     may_be_packed,
 )
@@ -36,6 +38,13 @@ _BESIDE_CODES: Final = 16
 """A checkpoint's packed matrices take a sixteenth more in memory than in its files: what lies beside codes fills lines
 there. An estimate: from nothing to three sixteenths, as groups are long or short."""
 
+
+_PARTS: Final[Mapping[WayName, tuple[int, int, int]]] = {
+    "fp8": (8, 4, 1),
+    "int8": (8, 2, 1),
+    "int4": (4, 2, 2),
+}
+"""Bits of a code, bytes of a number beside codes, and how many of these a group has."""
 
 _EXPERTS_ENDINGS: Final = ("_blocks", "_scales")
 _OWN_PARTS: Final = (
@@ -68,33 +77,32 @@ def packed_weights(
     chosen = choose_quantization(settings, asked)
     if chosen is None:
         return PackedWeights()
-    name = chosen.name if isinstance(chosen, QuantizationWay) else chosen.method
-    if kind == "cuda":
-        return PackedWeights(name)
     if isinstance(chosen, QuantizationWay):
-        return PackedWeights(name, _of_way(chosen, spec))
+        return PackedWeights(chosen.name, _of_way(chosen, spec, kind))
+    name = chosen.method
     try:
         entries, _ = read_headers(folder)
     except ConfigError:
         # A plan needs no weights.
-        return PackedWeights(name, _by_settings(chosen, spec))
+        return PackedWeights(name, _by_settings(chosen, spec, kind))
     is_file = is_gguf(folder)
     sources = (
         gguf_sources(architecture, spec, entries.keys())
         if is_file
         else architecture.named_sources(spec, entries.keys())
     )
-    return PackedWeights(name, {} if _has_order(chosen, entries) else _by_headers(sources, entries))
+    if kind == "cpu" and _has_order(chosen, entries):
+        return PackedWeights(name)
+    found = _by_headers(sources, entries)
+    return PackedWeights(
+        name, {name: found[name] for name in found if kind == "cpu" or name != "embed"}
+    )
 
 
 def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
-    """Of a matrix [out, in], or a stack of them, that is rounded while it is loaded."""
+    """In panels, of a matrix [out, in], or a stack of them, that is rounded while it is loaded."""
     *leading, num_rows, num_inputs = shape
-    bits, item_bytes, num_tables = {
-        "fp8": (8, 4, 1),
-        "int8": (8, 2, 1),
-        "int4": (4, 2, 2),
-    }[to.kind]
+    bits, item_bytes, num_tables = _PARTS[to.kind]
     # A scale of a row is in each of its parts.
     is_row = to.group_size >= min(num_inputs, _PART_INPUTS)
     groups = 1 if is_row else _PART_INPUTS // to.group_size
@@ -104,13 +112,22 @@ def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
     return prod(leading) * -(-num_rows // _PANEL_ROWS) * (heads + codes)
 
 
-def _of_way(way: QuantizationWay, spec: DecoderSpec) -> Mapping[str, int]:
+def row_bytes(shape: tuple[int, ...], to: Rounding) -> int:
+    """The same row by row, as on a GPU."""
+    *leading, num_inputs = shape
+    bits, item_bytes, num_tables = _PARTS[to.kind]
+    groups = -(-num_inputs // to.group_size)
+    return prod(leading) * (num_inputs * bits // 8 + groups * item_bytes * num_tables)
+
+
+def _of_way(
+    way: QuantizationWay, spec: DecoderSpec, kind: Literal["cpu", "cuda"]
+) -> Mapping[str, int]:
     roundings = {
         name: (shape, way.rounding(name, shape)) for name, shape in spec.parameter_shapes().items()
     }
-    return {
-        name: panel_bytes(shape, to) for name, (shape, to) in roundings.items() if to is not None
-    }
+    of_one = panel_bytes if kind == "cpu" else row_bytes
+    return {name: of_one(shape, to) for name, (shape, to) in roundings.items() if to is not None}
 
 
 def _by_headers(sources: Iterable[Source], entries: Mapping[str, TensorEntry]) -> Mapping[str, int]:
@@ -147,13 +164,15 @@ def _module_of(tensor: str) -> str:
 
 
 def _has_order(chosen: Quantization, entries: Mapping[str, TensorEntry]) -> bool:
-    """Whether groups are no runs of inputs, so that CPUs keep weights dense."""
+    """Whether groups are no runs of inputs: CPUs keep such weights dense."""
     if chosen.config.get("desc_act") is True:
         return True
     return any(name.endswith(".weight_g_idx") for name in entries)
 
 
-def _by_settings(chosen: Quantization, spec: DecoderSpec) -> Mapping[str, int]:
+def _by_settings(
+    chosen: Quantization, spec: DecoderSpec, kind: Literal["cpu", "cuda"]
+) -> Mapping[str, int]:
     """Without weights to look at: matrices of layers in the bits that the settings name, experts alone of MXFP4."""
     bits = _bits_of(chosen)
     shapes = {
@@ -163,7 +182,7 @@ def _by_settings(chosen: Quantization, spec: DecoderSpec) -> Mapping[str, int]:
     }
     if chosen.method == "mxfp4":
         shapes = {name: shape for name, shape in shapes.items() if ".experts." in name}
-    if chosen.config.get("desc_act") is True:
+    if kind == "cpu" and chosen.config.get("desc_act") is True:
         return {}
     # With a scale of 16 bits to 32 inputs.
     return {name: prod(shape) * (2 * bits + 1) // 16 for name, shape in shapes.items()}

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("name", ["limits", "draw", "kv", "memory"])
+@pytest.mark.parametrize("name", ["limits", "draw", "kv", "memory", "quantised"])
 def test_figures_are_written(name: str, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     command = [sys.executable, "benchmarks/gpu_probe.py", name, "--toy", "--quick"]

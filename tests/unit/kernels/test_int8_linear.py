@@ -288,22 +288,6 @@ def test_experts_that_are_quantised_differently_are_refused() -> None:
             stack_matrices([weight, other])
 
 
-def test_gpus_are_refused_in_one_sentence() -> None:
-    weight = channel_int8((32, 16), BF16)
-    stack = Stack(channel_int8((3, 32, 16), BF16), None)
-    downs = Stack(channel_int8((3, 16, 16), BF16), None)
-
-    def makers() -> Iterator[Any]:
-        yield lambda: make_linear(weight)
-        yield lambda: make_linear(RowStack((Dense(weight.dense()), weight)))
-        yield lambda: make_gated_linear(weight, None, Gate("silu"))
-        yield lambda: make_experts(stack, downs, Gate("silu"))
-
-    for make in makers():
-        with using("cuda"), pytest.raises(ConfigError, match="input_activations have num_bits = 8"):
-            make()
-
-
 def test_rows_of_whole_numbers_take_half_the_memory_of_bfloat16() -> None:
     weight = channel_int8((64, 256), BF16)
     assert weight.num_bytes == 64 * (256 + 4)

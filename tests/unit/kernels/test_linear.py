@@ -40,8 +40,8 @@ def make_weight(dtype: torch.dtype, num_outputs: int = 70, num_inputs: int = 120
 def make(kind: Maker, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     device = device_of(kind)
     moved = weight.to(device)
-    # Of the three the one that takes weights of any kind.
-    taken = Dense(moved) if kind is PanelLinear else moved
+    # Two of the three take weights of any kind.
+    taken = moved if kind is PlainLinear else Dense(moved)
     return kind(taken, None if bias is None else bias.to(device))
 
 
@@ -177,7 +177,7 @@ def test_nothing_beside_rows_and_outputs_is_read_or_written(num_rows: int, num_i
     before = around.clone()
     weight = torch.full((72, num_inputs), math.nan, device=device)
     weight[1:-1] = 1.0
-    total = CudaLinear(weight[1:-1], None).add_to(residual, inputs)
+    total = CudaLinear(Dense(weight[1:-1]), None).add_to(residual, inputs)
     assert torch.equal(total.cpu(), torch.full((num_rows, 70), 1 + num_inputs / 2))
     assert torch.equal(around.nan_to_num(), before.nan_to_num())
 
@@ -191,7 +191,7 @@ def test_no_rows_give_no_outputs() -> None:
 def test_rows_that_do_not_fit_are_refused() -> None:
     device = device_of(CudaLinear)
     weight = torch.ones(70, 120, device=device)
-    linear = CudaLinear(weight, None)
+    linear = CudaLinear(Dense(weight), None)
     with pytest.raises(
         ValueError, match=r"rows \[2, 119\] of .* do not fit the weight \[70, 120\]"
     ):
@@ -202,11 +202,11 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the residual \[1, 70\] .* fit outputs \[2, 70\]"):
         linear.add_to(torch.ones(1, 70, device=device), rows)
     with pytest.raises(ValueError, match=r"the bias \[71\] .* the weight \[70, 120\]"):
-        CudaLinear(weight, torch.ones(71, device=device))
+        CudaLinear(Dense(weight), torch.ones(71, device=device))
     with pytest.raises(ValueError, match=r"\[2 · out, in\], not \[69, 120\]"):
         make_gated_on(device, weight[:69], Gate("silu"))
     with pytest.raises(ValueError, match=r"not \[70, 120\] of torch.float64"):
-        CudaLinear(weight.double(), None)
+        CudaLinear(Dense(weight.double()), None)
 
 
 @pytest.mark.product(sample=20)

@@ -84,6 +84,7 @@ def test_tiles_on_hopper(
         torch.bfloat16,
         TARGETS[90],
         is_gated=is_gated,
+        num_bits=16,
     )
     assert tiles == expected
 
@@ -104,6 +105,7 @@ def choices() -> Iterator[tuple[Tiles, int, int, bool, torch.dtype, int]]:
                         dtype,
                         target,
                         is_gated=is_gated,
+                        num_bits=8 * dtype.itemsize,
                     )
                     yield tiles, num_outputs, num_tokens, is_gated, dtype, capability
 
@@ -135,6 +137,7 @@ def test_steps_of_powers_of_two_need_all_tiles_that_there_are() -> None:
                 dtype=torch.bfloat16,
                 target=target,
                 is_gated=num_inputs == 4096,
+                num_bits=16,
             )
             known = {choose(1 << index) for index in range(13)}
             assert {choose(num_tokens) for num_tokens in range(1, 4096, 3)} <= known

@@ -16,9 +16,9 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.rounding import round_weight
 from pagemesh.models.quantization.ways import WAY_NAMES, QuantizationWay, Rounding, WayName
 from pagemesh.models.registry import find_architecture
+from pagemesh.sizing import plan
 from pagemesh.sizing.check import check_before_loading
-from pagemesh.sizing.plan import num_parameters, weight_bytes
-from pagemesh.sizing.weights import PackedWeights, packed_weights, panel_bytes
+from pagemesh.sizing.weights import PackedWeights, packed_weights, panel_bytes, row_bytes
 from tests.support.quantised_checkpoints import FORMATS, quantise
 from tests.unit.models.model_folder import write_model_of
 from tests.unit.models.quantization.test_quantised_formats import read_weights
@@ -62,6 +62,7 @@ def test_panels_take_what_is_planned(to: Rounding, shape: tuple[int, int]) -> No
     form = packed_parts.form_of(rounded, "pairs")
     assert form is not None
     assert packed_parts.pack(rounded, form).nbytes == panel_bytes(shape, to)
+    assert rounded.num_bytes == row_bytes(shape, to)
 
 
 def test_rows_fill_panels_and_inputs_steps() -> None:
@@ -85,7 +86,9 @@ def test_a_dense_checkpoint_is_planned_as_it_is_quantised(tmp_path: Path, way: W
     )
     assert "embed" not in packed.num_bytes
     assert len(packed.num_bytes) == 5
-    assert packed_of(folder, way, "cuda") == PackedWeights(way, {})
+    on_gpu = packed_of(folder, way, "cuda").num_bytes
+    assert on_gpu.keys() == packed.num_bytes.keys()
+    assert on_gpu["layers.0.qkv.weight"] == row_bytes((768, 256), qkv)
     assert packed_of(folder) == PackedWeights()
 
 
@@ -115,6 +118,11 @@ def test_a_quantised_checkpoint_is_planned_by_its_headers(tmp_path: Path, name: 
     folder = tmp_path / "quantised"
     planned = packed_of(folder)
     assert planned.name == FORMATS[name].config["quant_method"]
+    on_gpu = packed_of(folder, kind="cuda").num_bytes
+    for parameter, found in read_weights(folder, torch.bfloat16).items():
+        if parameter in on_gpu:
+            assert 0.65 * found.num_bytes < on_gpu[parameter] < 1.3 * found.num_bytes, parameter
+    assert len(on_gpu) == 4
     if "act-order" in name:
         assert planned.num_bytes == {}
         return
@@ -146,12 +154,12 @@ def test_devices_share_packed_weights(tmp_path: Path) -> None:
     assert architecture is not None
     spec = architecture.make_spec(settings)
     packed = packed_of(folder, "int4").num_bytes
-    whole, half = (weight_bytes(spec, "bfloat16", size, packed) for size in (1, 2))
+    whole, half = (plan.weight_bytes(spec, "bfloat16", size, packed) for size in (1, 2))
     kept = (11 * 256 + 3 * 256) * 2
     assert whole == kept + sum(packed.values())
     norms = 3 * 256 * 2
     assert half == norms + (whole - norms) // 2
-    assert whole < 2 * num_parameters(spec) * 0.4
+    assert whole < 2 * plan.num_parameters(spec) * 0.4
 
 
 def test_what_fits_packed_alone_is_not_refused(

@@ -18,6 +18,7 @@ from pagemesh.kernels.experts.kernel import (
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.launch import cdiv, launch, next_power_of_2
 from pagemesh.kernels.linear.cuda import DTYPES
+from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight
 from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.tiles import (
     GROUP,
@@ -26,7 +27,6 @@ from pagemesh.kernels.linear.tiles import (
     most_token_tiles,
     num_segments,
 )
-from pagemesh.kernels.linear.weight import dense_on_cuda
 from pagemesh.kernels.target import arrival_counters, target_of
 
 _CHUNK: Final = 1024
@@ -127,10 +127,9 @@ class _Projection:
     """One of the two matmuls, for all experts."""
 
     def __init__(self, stack: Stack, gate: Gate | None) -> None:
-        flat = dense_on_cuda(stack.weight).flatten(0, 1)
+        self._weight = KernelWeight(stack.weight)
         bias = None if stack.bias is None else stack.bias.flatten()
-        check_weight(flat, bias, DTYPES, is_gated=gate is not None)
-        self._weight = flat.contiguous()
+        check_weight(self._weight, bias, DTYPES, is_gated=gate is not None)
         self._bias = None if bias is None else bias.contiguous()
         self._gate = gate or Gate("silu")
         self._is_gated = gate is not None
@@ -140,30 +139,30 @@ class _Projection:
     def multiply(self, inputs: torch.Tensor, pairs: ByExpert, num_choices: int) -> torch.Tensor:
         """Of each pair [pairs, out]; `inputs` are those of the tokens, or of the pairs."""
         check_rows(inputs, None, self._weight, self._num_outputs)
-        inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
         output = inputs.new_empty(len(pairs.order), self._num_outputs)
         segments = num_segments(self._num_outputs * num_choices, self._num_inputs)
-        self._launch(inputs, pairs, output, segments)
+        self._launch(self._weight.take(inputs), pairs, output, segments)
         return output
 
     def _launch(
-        self, inputs: torch.Tensor, pairs: ByExpert, output: torch.Tensor, segments: int
+        self, rows: KernelRows, pairs: ByExpert, output: torch.Tensor, segments: int
     ) -> None:
-        num_pairs, num_tiles = len(pairs.order), len(pairs.tiles)
+        num_pairs, num_tiles, device = len(pairs.order), len(pairs.tiles), output.device
         tiles = choose_tiles(
             self._num_outputs,
             self._num_inputs,
             num_pairs,
             segments,
-            inputs.dtype,
-            target_of(inputs.device),
+            rows.numbers.dtype,
+            target_of(device),
             is_gated=self._is_gated,
+            num_bits=self._weight.num_bits,
             num_experts=self._num_experts,
         )
         partials = None
         if tiles.is_split:
             shape = (segments, num_pairs, self._num_rows)
-            partials = torch.empty(shape, dtype=torch.float32, device=inputs.device)
+            partials = torch.empty(shape, dtype=rows.sum_dtype, device=device)
         launch(
             experts_kernel,
             (
@@ -171,26 +170,25 @@ class _Projection:
                 segments if tiles.is_split else 1,
             ),
             {
-                "inputs": inputs,
-                "input_stride": inputs.stride(0),
+                **rows.arguments,
                 "order": pairs.order,
                 "tiles": pairs.tiles,
-                "weight": self._weight,
+                **self._weight.arguments,
                 "bias": self._bias,
                 "output": output,
                 "partials": partials,
-                "counters": arrival_counters(inputs.device) if tiles.is_split else None,
+                "counters": arrival_counters(device) if tiles.is_split else None,
                 "num_pairs": num_pairs,
                 "num_tiles": num_tiles,
                 "num_outputs": self._num_outputs,
                 "num_inputs": self._num_inputs,
                 "limit": self._gate.limit,
                 "alpha": self._gate.alpha,
-                "CHOICES": num_pairs // len(inputs),
+                "CHOICES": num_pairs // len(rows.numbers),
                 "GATE": self._gate.kind if self._is_gated else None,
                 "SEGMENTS": segments,
                 "GROUP": GROUP,
-                **tiles.constants(self._num_inputs, inputs.dtype),
+                **tiles.constants(self._num_inputs, rows.numbers.dtype),
             },
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,

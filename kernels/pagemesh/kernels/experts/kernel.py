@@ -115,6 +115,15 @@ def experts_kernel(
     order,
     tiles,
     weight,
+    row_size,
+    scales,
+    scale_units,
+    zero_points,
+    minimums,
+    minimum_units,
+    input_groups,
+    table,
+    row_scales,
     bias,
     output,
     partials,
@@ -126,6 +135,7 @@ def experts_kernel(
     limit,
     alpha,
     CHOICES: tl.constexpr,
+    FORM: tl.constexpr,
     GATE: tl.constexpr,
     SEGMENTS: tl.constexpr,
     IS_SPLIT: tl.constexpr,
@@ -138,7 +148,7 @@ def experts_kernel(
     EARLY: tl.constexpr,
 ):
     """Each pair's row of `inputs` [pairs / CHOICES, num_inputs] times its expert's part of `weight`
-    [experts, num_outputs (with GATE twice that), num_inputs]: `output` [pairs, num_outputs]. As
+    [experts, num_outputs (with GATE twice that), row_size]: `output` [pairs, num_outputs]. As
     `linear_kernel` else."""
     wait_for_earlier(EARLY)
     program = tl.program_id(0)
@@ -155,9 +165,15 @@ def experts_kernel(
     pair = tl.load(order + tl.minimum(slot, last - 1))
     width = num_outputs * (2 if IS_GATED else 1)
     row = expert.to(tl.int64) * width + tl.minimum(column, num_outputs - 1)
-    weights = weight + row * num_inputs
-    ups = weight + (row + num_outputs) * num_inputs
+    weights = weight + row * row_size
+    ups = weight + (row + num_outputs) * row_size
+    if input_groups is not None:
+        input_groups += expert * num_inputs
+    tables = (scales, scale_units, zero_points, minimums, minimum_units, input_groups, table)
     rows = inputs + (pair // CHOICES).to(tl.int64) * input_stride
+    if row_scales is not None:
+        row_scales = tl.load(row_scales + pair // CHOICES)
+        scales += expert * width
     if bias is not None:
         bias += expert * width
     if IS_SPLIT:
@@ -165,8 +181,8 @@ def experts_kernel(
         begin = segment_begin(segment, num_inputs, SEGMENTS)
         end = segment_end(segment, num_inputs, SEGMENTS)
         sums, up_sums = sum_products(
-            weights, ups, rows, begin, end, num_inputs,
-            IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
+            weights, ups, row, tables, rows, begin, end, num_outputs, num_inputs,
+            FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
         )  # fmt: skip
         size = num_pairs.to(tl.int64) * width
         places = (pair * width)[None, :] + column[:, None]
@@ -181,15 +197,19 @@ def experts_kernel(
             )  # fmt: skip
             outputs = output + (pair.to(tl.int64) * num_outputs)[None, :] + column[:, None]
             finish(
-                sums, up_sums, bias, None, outputs, column, mask, num_outputs, limit, alpha, GATE
-            )
+                sums, up_sums, scales, row_scales, bias, None, outputs, column, mask,
+                num_outputs, limit, alpha, GATE,
+            )  # fmt: skip
     else:
         sums, up_sums = sum_segments(
-            weights, ups, rows, num_inputs,
-            SEGMENTS, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
+            weights, ups, row, tables, rows, num_outputs, num_inputs,
+            SEGMENTS, FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
         )  # fmt: skip
         outputs = output + (pair.to(tl.int64) * num_outputs)[None, :] + column[:, None]
-        finish(sums, up_sums, bias, None, outputs, column, mask, num_outputs, limit, alpha, GATE)
+        finish(
+            sums, up_sums, scales, row_scales, bias, None, outputs, column, mask,
+            num_outputs, limit, alpha, GATE,
+        )  # fmt: skip
 
 
 @triton.jit

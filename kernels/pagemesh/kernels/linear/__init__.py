@@ -14,7 +14,7 @@ from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear.interface import GatedLinear, Linear, PlainLinear, StepwiseGatedLinear
 from pagemesh.kernels.linear.reference import Int8Linear
-from pagemesh.kernels.linear.weight import Dense, Weight, dense_on_cuda, takes_int8_rows
+from pagemesh.kernels.linear.weight import Dense, Weight, takes_int8_rows
 
 __all__ = [
     "Dense",
@@ -38,9 +38,9 @@ def make_linear(weight: Weight, bias: torch.Tensor | None = None) -> Linear:
 
             return make_cpu_linear(weight, bias)
         case "cuda":
-            from pagemesh.kernels.linear.cuda import CudaLinear
+            from pagemesh.kernels.linear.cuda import make_cuda_linear
 
-            return CudaLinear(dense_on_cuda(weight), bias)
+            return make_cuda_linear(weight, bias)
         case "reference":
             return _reference(weight, bias)
 
@@ -56,9 +56,9 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
 
             return make_cpu_gated_linear(weight, bias, gate)
         case "cuda":
-            from pagemesh.kernels.linear.cuda import CudaGatedLinear
+            from pagemesh.kernels.linear.cuda import make_cuda_gated_linear
 
-            return CudaGatedLinear(dense_on_cuda(weight), bias, gate)
+            return make_cuda_gated_linear(weight, bias, gate)
         case "reference":
             activate = make_gated_activation(gate, weight.device)
             return StepwiseGatedLinear(_reference(weight, bias), activate)

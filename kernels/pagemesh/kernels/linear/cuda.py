@@ -7,21 +7,43 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.launch import cdiv, launch
-from pagemesh.kernels.linear.interface import check_rows, check_weight
+from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight
+from pagemesh.kernels.linear.interface import (
+    GatedLinear,
+    Linear,
+    StepwiseGatedLinear,
+    check_rows,
+    check_weight,
+)
 from pagemesh.kernels.linear.kernel import linear_kernel
 from pagemesh.kernels.linear.tiles import GROUP, choose_tiles, num_segments
+from pagemesh.kernels.linear.weight import RowStack, Weight, takes_int8_rows
 from pagemesh.kernels.target import arrival_counters, target_of
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
 
 
+def make_cuda_linear(weight: Weight, bias: torch.Tensor | None) -> Linear:
+    """See `make_linear`."""
+    return CudaRowStack(weight, bias) if isinstance(weight, RowStack) else CudaLinear(weight, bias)
+
+
+def make_cuda_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
+    """See `make_gated_linear`."""
+    if isinstance(weight, RowStack) and takes_int8_rows(weight):
+        # Parts whose products are not those of one dense weight.
+        activate = make_gated_activation(gate, weight.device)
+        return StepwiseGatedLinear(make_cuda_linear(weight, bias), activate)
+    return CudaGatedLinear(weight, bias, gate)
+
+
 class CudaLinear:
     """`Linear` of CUDA tensors."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: Weight, bias: torch.Tensor | None) -> None:
         self._product = _Product(weight, bias, None)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -31,10 +53,26 @@ class CudaLinear:
         return self._product.multiply(inputs, residual)
 
 
+class CudaRowStack:
+    """`Linear` over parts that are kept otherwise, one after the other."""
+
+    def __init__(self, weight: RowStack, bias: torch.Tensor | None) -> None:
+        self._sizes = [part.shape[0] for part in weight.parts]
+        biases = [None] * len(self._sizes) if bias is None else bias.split(self._sizes)
+        self._parts = [CudaLinear(*each) for each in zip(weight.parts, biases, strict=True)]
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(inputs) for part in self._parts], 1)
+
+    def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        pieces = zip(self._parts, residual.split(self._sizes, 1), strict=True)
+        return torch.cat([part.add_to(piece, inputs) for part, piece in pieces], 1)
+
+
 class CudaGatedLinear:
     """`GatedLinear` of CUDA tensors."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate) -> None:
+    def __init__(self, weight: Weight, bias: torch.Tensor | None, gate: Gate) -> None:
         self._product = _Product(weight, bias, gate)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -42,9 +80,9 @@ class CudaGatedLinear:
 
 
 class _Product:
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate | None) -> None:
+    def __init__(self, weight: Weight, bias: torch.Tensor | None, gate: Gate | None) -> None:
         check_weight(weight, bias, DTYPES, is_gated=gate is not None)
-        self._weight = weight.contiguous()
+        self._weight = KernelWeight(weight)
         self._bias = None if bias is None else bias.contiguous()
         self._gate = gate or Gate("silu")
         self._is_gated = gate is not None
@@ -55,33 +93,33 @@ class _Product:
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Of rows [T, in] and, where it is added, a residual [T, out]: [T, out]."""
         check_rows(inputs, residual, self._weight, self._num_outputs)
-        inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
         if residual is not None and residual.stride(-1) != 1:
             residual = residual.contiguous()
         # Not `len`, which takes torch as long as starting a kernel.
         num_tokens = inputs.shape[0]
         output = inputs.new_empty(num_tokens, self._num_outputs)
         if num_tokens:
-            self._launch(inputs, residual, output)
+            self._launch(self._weight.take(inputs), residual, output)
         return output
 
     def _launch(
-        self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
+        self, rows: KernelRows, residual: torch.Tensor | None, output: torch.Tensor
     ) -> None:
-        num_tokens = inputs.shape[0]
+        num_tokens, device = output.shape[0], output.device
         tiles = choose_tiles(
             self._num_outputs,
             self._num_inputs,
             num_tokens,
             self._segments,
-            inputs.dtype,
-            target_of(inputs.device),
+            rows.numbers.dtype,
+            target_of(device),
             is_gated=self._is_gated,
+            num_bits=self._weight.num_bits,
         )
         partials = None
         if tiles.is_split:
             shape = (self._segments, num_tokens, self._weight.shape[0])
-            partials = torch.empty(shape, dtype=torch.float32, device=inputs.device)
+            partials = torch.empty(shape, dtype=rows.sum_dtype, device=device)
         launch(
             linear_kernel,
             (
@@ -89,15 +127,14 @@ class _Product:
                 self._segments if tiles.is_split else 1,
             ),
             {
-                "inputs": inputs,
-                "input_stride": inputs.stride(0),
-                "weight": self._weight,
+                **rows.arguments,
+                **self._weight.arguments,
                 "bias": self._bias,
                 "residual": residual,
                 "residual_stride": 0 if residual is None else residual.stride(0),
                 "output": output,
                 "partials": partials,
-                "counters": arrival_counters(inputs.device) if tiles.is_split else None,
+                "counters": arrival_counters(device) if tiles.is_split else None,
                 "num_tokens": num_tokens,
                 "num_outputs": self._num_outputs,
                 "num_inputs": self._num_inputs,
@@ -106,7 +143,7 @@ class _Product:
                 "GATE": self._gate.kind if self._is_gated else None,
                 "SEGMENTS": self._segments,
                 "GROUP": GROUP,
-                **tiles.constants(self._num_inputs, inputs.dtype),
+                **tiles.constants(self._num_inputs, rows.numbers.dtype),
             },
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,

@@ -9,7 +9,25 @@ import torch
 from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import GatedActivation
-from pagemesh.kernels.linear.weight import Weight
+
+
+class Matrix(Protocol):
+    """What is asked of a weight, whatever it is kept in, before anything is multiplied with it."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """[out, in]."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows that are multiplied with it."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        ...
 
 
 class Linear(Protocol):
@@ -33,7 +51,7 @@ class GatedLinear(Protocol):
 
 
 def check_weight(
-    weight: torch.Tensor | Weight,
+    weight: Matrix,
     bias: torch.Tensor | None,
     dtypes: Collection[torch.dtype],
     *,
@@ -58,7 +76,7 @@ def check_weight(
 
 
 def check_rows(
-    inputs: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, num_outputs: int
+    inputs: torch.Tensor, residual: torch.Tensor | None, weight: Matrix, num_outputs: int
 ) -> None:
     """Raise ValueError unless the rows fit the weight, and the residual what comes out."""
     if (

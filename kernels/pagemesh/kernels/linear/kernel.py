@@ -13,6 +13,7 @@ import triton.language as tl
 
 from pagemesh.kernels.early_start import read_ahead, wait_for_earlier
 from pagemesh.kernels.gated_activation.cuda import activate
+from pagemesh.kernels.linear.weight_kernel import codes_before, load_tile
 
 AHEAD = tl.constexpr(4)
 """Lines of the cache that are read ahead of each row: about what a program's first loads ask for."""
@@ -40,14 +41,24 @@ def segment_end(segment, num_inputs, SEGMENTS: tl.constexpr):
     return tl.minimum(segment_begin(segment + 1, num_inputs, SEGMENTS), num_inputs)
 
 
+@triton.constexpr_function
+def sum_type(form):
+    """The type of sums of products."""
+    return tl.int32 if form is not None and form.codes == "w8a8" else tl.float32
+
+
 @triton.jit
 def sum_products(
     weights,
     ups,
+    row,
+    tables,
     inputs,
     begin,
     end,
+    num_outputs,
     num_inputs,
+    FORM: tl.constexpr,
     IS_GATED: tl.constexpr,
     IS_WHOLE: tl.constexpr,
     DOT_TYPE: tl.constexpr,
@@ -55,25 +66,35 @@ def sum_products(
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Sums over the inputs from `begin` to `end`, float32 [BLOCK_OUT, BLOCK_T]: with the weight, and
-    with that of the ups where there are gates.
+    """Sums over the inputs from `begin` to `end`, float32, or int32 of whole numbers, [BLOCK_OUT, BLOCK_T]: with the
+    weight, and with that of the ups where there are gates.
 
-    `weights` and `ups` [BLOCK_OUT] point to rows of weights, `inputs` [BLOCK_T] to those of tokens.
-    IS_WHOLE: BLOCK_K divides `num_inputs`.
+    `weights` and `ups` [BLOCK_OUT] point to rows of weights, of which `row` are the numbers, those of the ups by
+    `num_outputs` more; `inputs` [BLOCK_T] point to rows of tokens. `tables` are those of `load_tile`. IS_WHOLE:
+    BLOCK_K divides `num_inputs`.
     """
-    sums = tl.zeros((BLOCK_OUT, BLOCK_T), tl.float32)
-    up_sums = tl.zeros((BLOCK_OUT, BLOCK_T), tl.float32)
+    TYPE: tl.constexpr = inputs.dtype.element_ty
+    SUM_TYPE: tl.constexpr = sum_type(FORM)
+    sums = tl.zeros((BLOCK_OUT, BLOCK_T), SUM_TYPE)
+    up_sums = tl.zeros((BLOCK_OUT, BLOCK_T), SUM_TYPE)
     for start in range(begin, end, BLOCK_K):
         column = start + tl.arange(0, BLOCK_K)
         mask = None if IS_WHOLE else (column < num_inputs)[None, :]
         other = None if IS_WHOLE else 0.0
         tokens = tl.load(inputs[:, None] + column[None, :], mask=mask, other=other)
         tokens = tl.trans(tokens.to(DOT_TYPE))
-        tile = tl.load(weights[:, None] + column[None, :], mask=mask, other=other).to(DOT_TYPE)
-        sums = tl.dot(tile, tokens, sums, input_precision="ieee")
+        tile = load_tile(
+            weights, row, tables, start, num_inputs, TYPE, FORM, IS_WHOLE, BLOCK_OUT, BLOCK_K
+        )
+        sums = tl.dot(tile.to(DOT_TYPE), tokens, sums, input_precision="ieee", out_dtype=SUM_TYPE)
         if IS_GATED:
-            tile = tl.load(ups[:, None] + column[None, :], mask=mask, other=other).to(DOT_TYPE)
-            up_sums = tl.dot(tile, tokens, up_sums, input_precision="ieee")
+            tile = load_tile(
+                ups, row + num_outputs, tables, start, num_inputs, TYPE, FORM, IS_WHOLE,
+                BLOCK_OUT, BLOCK_K,
+            )  # fmt: skip
+            up_sums = tl.dot(
+                tile.to(DOT_TYPE), tokens, up_sums, input_precision="ieee", out_dtype=SUM_TYPE
+            )
     return sums, up_sums
 
 
@@ -81,9 +102,13 @@ def sum_products(
 def sum_segments(
     weights,
     ups,
+    row,
+    tables,
     inputs,
+    num_outputs,
     num_inputs,
     SEGMENTS: tl.constexpr,
+    FORM: tl.constexpr,
     IS_GATED: tl.constexpr,
     IS_WHOLE: tl.constexpr,
     DOT_TYPE: tl.constexpr,
@@ -94,18 +119,19 @@ def sum_segments(
     """`sum_products` over all inputs, segment by segment."""
     if SEGMENTS == 1:
         sums, up_sums = sum_products(
-            weights, ups, inputs, 0, num_inputs, num_inputs,
-            IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
+            weights, ups, row, tables, inputs, 0, num_inputs, num_outputs, num_inputs,
+            FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
         )  # fmt: skip
     else:
-        sums = tl.zeros((BLOCK_OUT, BLOCK_T), tl.float32)
-        up_sums = tl.zeros((BLOCK_OUT, BLOCK_T), tl.float32)
+        SUM_TYPE: tl.constexpr = sum_type(FORM)
+        sums = tl.zeros((BLOCK_OUT, BLOCK_T), SUM_TYPE)
+        up_sums = tl.zeros((BLOCK_OUT, BLOCK_T), SUM_TYPE)
         for segment in range(SEGMENTS):
             begin = segment_begin(segment, num_inputs, SEGMENTS)
             end = segment_end(segment, num_inputs, SEGMENTS)
             more, more_ups = sum_products(
-                weights, ups, inputs, begin, end, num_inputs,
-                IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
+                weights, ups, row, tables, inputs, begin, end, num_outputs, num_inputs,
+                FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
             )  # fmt: skip
             sums += more
             if IS_GATED:
@@ -146,14 +172,14 @@ def add_segments(
     `places` [BLOCK_OUT, BLOCK_T] are those in the first segment.
     """
     tl.store(counter, 0)
-    sums = tl.zeros((BLOCK_OUT, BLOCK_T), tl.float32)
-    up_sums = tl.zeros((BLOCK_OUT, BLOCK_T), tl.float32)
+    sums = tl.zeros((BLOCK_OUT, BLOCK_T), partials.dtype.element_ty)
+    up_sums = tl.zeros((BLOCK_OUT, BLOCK_T), partials.dtype.element_ty)
     for segment in range(SEGMENTS):
         found = partials + segment * segment_size + places
         # Past the first cache, which does not hear of other multiprocessors' writes.
-        sums += tl.load(found, mask=mask, other=0.0, cache_modifier=".cg")
+        sums += tl.load(found, mask=mask, other=0, cache_modifier=".cg")
         if IS_GATED:
-            up_sums += tl.load(found + up_offset, mask=mask, other=0.0, cache_modifier=".cg")
+            up_sums += tl.load(found + up_offset, mask=mask, other=0, cache_modifier=".cg")
     return sums, up_sums
 
 
@@ -161,6 +187,8 @@ def add_segments(
 def finish(
     sums,
     up_sums,
+    scales,
+    row_scales,
     bias,
     residual,
     outputs,
@@ -171,7 +199,17 @@ def finish(
     alpha,
     GATE: tl.constexpr,
 ):
-    """Bias, then gated activation or residual, rounded once into `outputs` [BLOCK_OUT, BLOCK_T]."""
+    """Bias, then gated activation or residual, rounded once into `outputs` [BLOCK_OUT, BLOCK_T].
+
+    Before it whole numbers are scaled, by `row_scales` [BLOCK_T], None if there are none, and the weight's own.
+    """
+    if row_scales is not None:
+        exists = column < up_offset
+        scale = tl.load(scales + column, mask=exists, other=0.0)
+        sums = sums.to(tl.float32) * (row_scales[None, :] * scale[:, None])
+        if GATE is not None:
+            scale = tl.load(scales + up_offset + column, mask=exists, other=0.0)
+            up_sums = up_sums.to(tl.float32) * (row_scales[None, :] * scale[:, None])
     if bias is not None:
         exists = column < up_offset
         sums += tl.load(bias + column, mask=exists, other=0.0).to(tl.float32)[:, None]
@@ -190,6 +228,15 @@ def linear_kernel(
     inputs,
     input_stride,
     weight,
+    row_size,
+    scales,
+    scale_units,
+    zero_points,
+    minimums,
+    minimum_units,
+    input_groups,
+    table,
+    row_scales,
     bias,
     residual,
     residual_stride,
@@ -201,6 +248,7 @@ def linear_kernel(
     num_inputs,
     limit,
     alpha,
+    FORM: tl.constexpr,
     GATE: tl.constexpr,
     SEGMENTS: tl.constexpr,
     IS_SPLIT: tl.constexpr,
@@ -212,9 +260,10 @@ def linear_kernel(
     GROUP: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """`inputs` [T, num_inputs]; `weight` [num_outputs, num_inputs], with GATE another num_outputs rows of
-    ups; `output` [T, num_outputs] lies densely. Programs: tiles, and segments if IS_SPLIT; `partials` is
-    then float32 [SEGMENTS, T, rows of the weight], `counters` [tiles] are zeros before and after."""
+    """`inputs` [T, num_inputs]; `weight` [num_outputs, row_size], with GATE another num_outputs rows of ups, is dense,
+    or what FORM says, with the tables of `load_tile`; `output` [T, num_outputs] lies densely. Programs: tiles, and
+    segments if IS_SPLIT; `partials` is then of the sums' type, [SEGMENTS, T, rows of the weight], `counters` [tiles]
+    are zeros before and after. `row_scales` [T] are those of whole numbers."""
     tile = tl.program_id(0)
     out_tile, token_tile = tile_of(
         tile, tl.cdiv(num_outputs, BLOCK_OUT), tl.cdiv(num_tokens, BLOCK_T), GROUP
@@ -225,17 +274,21 @@ def linear_kernel(
     mask = (column < num_outputs)[:, None] & (token < num_tokens)[None, :]
     # Rows beyond the last one are that one again: nothing is masked, and nobody reads their sums.
     row = tl.minimum(column, num_outputs - 1).to(tl.int64)
-    weights = weight + row * num_inputs
-    ups = weight + (row + num_outputs) * num_inputs
+    tables = (scales, scale_units, zero_points, minimums, minimum_units, input_groups, table)
+    weights = weight + row * row_size
+    ups = weight + (row + num_outputs) * row_size
     begin = 0
     if IS_SPLIT:
         begin = segment_begin(tl.program_id(1), num_inputs, SEGMENTS)
     if BLOCK_T <= 64:
-        read_ahead(weights, begin, num_inputs, AHEAD, EARLY)
+        ahead = codes_before(begin, FORM)
+        read_ahead(weights, ahead, row_size, AHEAD, EARLY)
         if IS_GATED:
-            read_ahead(ups, begin, num_inputs, AHEAD, EARLY)
+            read_ahead(ups, ahead, row_size, AHEAD, EARLY)
     wait_for_earlier(EARLY)
     rows = inputs + tl.minimum(token, num_tokens - 1).to(tl.int64) * input_stride
+    if row_scales is not None:
+        row_scales = tl.load(row_scales + tl.minimum(token, num_tokens - 1))
     # Where the tile begins takes 64 bits; places within it do with 32, which spares registers.
     first = (token_tile * BLOCK_T).to(tl.int64)
     shift = out_tile * BLOCK_OUT
@@ -248,8 +301,8 @@ def linear_kernel(
         segment = tl.program_id(1)
         end = segment_end(segment, num_inputs, SEGMENTS)
         sums, up_sums = sum_products(
-            weights, ups, rows, begin, end, num_inputs,
-            IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
+            weights, ups, row, tables, rows, begin, end, num_outputs, num_inputs,
+            FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
         )  # fmt: skip
         width = num_outputs * (2 if IS_GATED else 1)
         size = num_tokens.to(tl.int64) * width
@@ -265,14 +318,15 @@ def linear_kernel(
                 SEGMENTS, IS_GATED, BLOCK_OUT, BLOCK_T,
             )  # fmt: skip
             finish(
-                sums, up_sums, bias, residual, outputs, column, mask, num_outputs,
-                limit, alpha, GATE,
+                sums, up_sums, scales, row_scales, bias, residual, outputs, column, mask,
+                num_outputs, limit, alpha, GATE,
             )  # fmt: skip
     else:
         sums, up_sums = sum_segments(
-            weights, ups, rows, num_inputs,
-            SEGMENTS, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
+            weights, ups, row, tables, rows, num_outputs, num_inputs,
+            SEGMENTS, FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
         )  # fmt: skip
         finish(
-            sums, up_sums, bias, residual, outputs, column, mask, num_outputs, limit, alpha, GATE
+            sums, up_sums, scales, row_scales, bias, residual, outputs, column, mask,
+            num_outputs, limit, alpha, GATE,
         )  # fmt: skip

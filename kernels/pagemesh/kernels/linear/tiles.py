@@ -108,43 +108,60 @@ def choose_tiles(
     target: Target,
     *,
     is_gated: bool,
+    num_bits: int,
     num_experts: int = 1,
 ) -> Tiles:
-    """The tiles of a matmul with `num_tokens` rows, at least one.
+    """The tiles of a matmul with `num_tokens` rows of `dtype`, at least one, and numbers of `num_bits` in the weight.
 
     Without experts they are those of the next power of two: steps of powers of two need all that there are.
     """
-    # Hopper and its successor multiply from shared memory; others from registers, desktop Blackwells too.
-    needs_registers = not 90 <= target.capability < 120
+    # Hopper and its successor multiply from shared memory; others from registers, desktop Blackwells too, and all but
+    # Hopper whole numbers.
+    needs_registers = not 90 <= target.capability < (100 if dtype == torch.int8 else 120)
+    is_packed = num_bits != 8 * dtype.itemsize
     if num_experts == 1:
         num_tokens = next_power_of_2(num_tokens)
-        if dtype != torch.float32 and 90 <= target.capability < 100 and not is_gated:
+        if dtype.itemsize == 2 and 90 <= target.capability < 100 and not (is_gated or is_packed):
             tiles = _tiles_on_hopper(num_outputs, num_inputs, num_tokens, segments, target)
             if tiles is not None:
                 return tiles
     block_t = choose_block_t(num_tokens, num_experts)
     is_large = block_t > SMALL
-    block_out, block_k, num_warps = SMALL, 128, 4
-    if is_large:
-        block_out, block_k, num_warps = LARGE, 64, 8
-    if is_gated:
-        block_k = 64
-        if segments > 1 or needs_registers:
-            # Registers hold the sums of gates and of ups already, perhaps those of earlier segments.
-            block_out = SMALL
-    if dtype == torch.float32:
-        # No matrix instructions: each thread adds up its own few sums, and its operands are in registers.
-        block_out, block_k, num_warps = (SMALL, 16, 8) if block_t > 16 else (SMALL, 32, 4)
+    block_out, block_k, num_warps = _choose_blocks(
+        block_t, dtype, num_bits, is_gated=is_gated, is_cut=segments > 1, on_mma=needs_registers
+    )
     num_tiles = -(-num_outputs // block_out) * most_token_tiles(num_tokens, block_t, num_experts)
     most_split = target.num_multiprocessors // 2 if is_large else MOST_SPLIT_TILES
     is_split = segments > 1 and num_tiles <= most_split
     num_programs = num_tiles * segments if is_split else num_tiles
     per_multiprocessor = 1 if is_large else min(-(-num_programs // target.num_multiprocessors), 3)
-    stage_bytes = (block_out * (2 if is_gated else 1) + block_t) * block_k * dtype.itemsize
+    rows_bytes = block_out * (2 if is_gated else 1) * block_k * num_bits // 8
+    stage_bytes = rows_bytes + block_t * block_k * dtype.itemsize
     # Of many tokens, each stage is so long that few are far enough ahead.
     is_long = num_experts == 1 and num_tokens >= 2 * LARGE and not (is_split or is_gated)
     num_buffers = min(_num_buffers(stage_bytes, per_multiprocessor, target), 4 if is_long else 6)
     return Tiles(block_out, block_t, block_k, is_split, num_warps, num_buffers + needs_registers)
+
+
+def _choose_blocks(
+    block_t: int, dtype: torch.dtype, num_bits: int, *, is_gated: bool, is_cut: bool, on_mma: bool
+) -> tuple[int, int, int]:
+    """Outputs of a program, inputs that it multiplies at once, and its warps. `on_mma`: operands are in registers;
+    `is_cut`: into segments."""
+    is_large = block_t > SMALL
+    block_out, block_k, num_warps = (LARGE, 64, 8) if is_large else (SMALL, 128, 4)
+    if is_gated:
+        block_k = 64
+        if is_cut or on_mma:
+            # Registers hold the sums of gates and of ups already, perhaps those of earlier segments.
+            block_out = SMALL
+    if is_large and num_bits < 8:
+        # Beside the sums registers hold what is being unpacked.
+        block_k = 16 if is_gated and on_mma else 32
+    if dtype == torch.float32:
+        # No matrix instructions: each thread adds up its own few sums, and its operands are in registers.
+        block_out, block_k, num_warps = (SMALL, 16, 8) if block_t > 16 else (SMALL, 32, 4)
+    return block_out, block_k, num_warps
 
 
 def _num_buffers(stage_bytes: int, per_multiprocessor: int, target: Target) -> int:

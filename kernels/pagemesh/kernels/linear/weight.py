@@ -126,16 +126,6 @@ def takes_int8_rows(weight: Weight) -> bool:
     return any(isinstance(part, ChannelInt8) for part in parts)
 
 
-def dense_on_cuda(weight: Weight) -> torch.Tensor:
-    """What it stands for, which kernels on GPUs multiply; ConfigError where a product is that of whole numbers."""
-    if takes_int8_rows(weight):
-        raise ConfigError(
-            "the checkpoint's input_activations have num_bits = 8 and type = 'int' (W8A8), which is computed on CPUs"
-            " alone: serve it there, or take a checkpoint that quantises weights alone"
-        )
-    return weight.dense()
-
-
 def stack_rows(parts: Sequence[Plain]) -> Weight:
     """Matrices [rows, in], or stacks of them, below each other: one of their kind if they have one, else a
     `RowStack`."""

@@ -1,0 +1,136 @@
+"""Weights, and rows, as kernels on CUDA devices take them: what is packed stays so."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.int8_rows_kernel import quantise_rows
+from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
+from pagemesh.kernels.linear.weight import Weight
+from pagemesh.kernels.linear.weight_kernel import Form
+from pagemesh.kernels.target import target_of
+
+_TABLES: Final = (
+    *("scales", "scale_units", "zero_points", "minimums", "minimum_units"),
+    *("input_groups", "table"),
+)
+_E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_CONVERTS_E4M3: Final = 89
+"""The first compute capability with an instruction for it."""
+
+
+_Kept = GroupInt | Codebook | ScaledFp8 | ChannelInt8
+"""Kinds that stay as they are."""
+
+
+class KernelWeight:
+    """A matrix [out, in], or a stack of them, with what kernels need to read it."""
+
+    def __init__(self, weight: Weight) -> None:
+        """Of rows of one kind, or of kinds that are multiplied as what they stand for; what no kernel unpacks becomes
+        dense."""
+        kept = weight if isinstance(weight, _Kept) and _has_one_unit(weight) else None
+        tensors = {"weight": weight.dense()} if kept is None else _tensors(kept)
+        # A stack is one matrix of all rows; of what the rows of a matrix share there is one for each of it.
+        flat = {name: tensor.flatten(0, -2).contiguous() for name, tensor in tensors.items()}
+        self.shape = torch.Size((weight.shape[:-1].numel(), weight.shape[-1]))
+        """Of the matrix of all rows."""
+        self.dtype = weight.dtype
+        self.device = weight.device
+        self.num_bits = 8 * flat["weight"].nbytes // max(1, self.shape.numel())
+        """Of a number, as it is read."""
+        self.arguments: dict[str, object] = {
+            **dict.fromkeys(_TABLES),
+            **flat,
+            "row_size": flat["weight"].shape[-1],
+            "FORM": None if kept is None else _form(kept),
+        }
+        """By the names of kernels' parameters."""
+        self._is_int8 = isinstance(kept, ChannelInt8)
+        self._input_scale = _input_scale(kept) if isinstance(kept, ChannelInt8) else None
+
+    def take(self, inputs: torch.Tensor) -> KernelRows:
+        """Rows [T, in] as they are multiplied with it."""
+        inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
+        if not self._is_int8:
+            return KernelRows(inputs, None, torch.float32)
+        return KernelRows(*quantise_rows(inputs, self._input_scale), torch.int32)
+
+
+class KernelRows(NamedTuple):
+    """Rows as kernels multiply them."""
+
+    numbers: torch.Tensor
+    """[T, in], a row's side by side."""
+
+    scales: torch.Tensor | None
+    """float32 [T], of whole numbers."""
+
+    sum_dtype: torch.dtype
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """By the names of kernels' parameters."""
+        return {
+            "inputs": self.numbers,
+            "input_stride": self.numbers.stride(0),
+            "row_scales": self.scales,
+        }
+
+
+def _tensors(weight: _Kept) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor | None] = {"scales": weight.scales}
+    if isinstance(weight, ScaledFp8):
+        converts = target_of(weight.device).capability >= _CONVERTS_E4M3
+        found["weight"] = weight.numbers if converts else weight.numbers.view(torch.uint8)
+    elif isinstance(weight, Codebook):
+        found["weight"] = weight.codes
+        if not _is_e2m1(weight.table):
+            found["table"] = torch.tensor([weight.table], device=weight.device)
+        if weight.scales.dtype == torch.float8_e8m0fnu:
+            found["scales"] = weight.scales.view(torch.uint8)
+    elif isinstance(weight, ChannelInt8):
+        found["weight"] = weight.codes
+    else:
+        found["weight"] = weight.codes
+        for name in ("scale_units", "zero_points", "minimums", "minimum_units", "input_groups"):
+            found[name] = getattr(weight, name)
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _form(weight: _Kept) -> Form:
+    if isinstance(weight, ChannelInt8):
+        return Form("w8a8", 0, 0, 0)
+    num_inputs = weight.shape[-1]
+    group = weight.group_size if weight.group_size < num_inputs else 0
+    if isinstance(weight, ScaledFp8):
+        return Form("e4m3", 0, group, 0)
+    if isinstance(weight, Codebook):
+        return Form("e2m1" if _is_e2m1(weight.table) else "table", 0, group, 0)
+    units = weight.scale_units if weight.scale_units is not None else weight.minimum_units
+    unit = 0 if units is None else num_inputs // units.shape[-1]
+    return Form("int4" if weight.bits == 4 else "int8", weight.centre, group, unit)
+
+
+def _input_scale(weight: ChannelInt8) -> torch.Tensor | None:
+    if weight.input_scale is None or weight.input_scale.numel() == 1:
+        return weight.input_scale
+    raise ConfigError(
+        "the checkpoint has an input_scale for each expert (static W8A8), which is computed on CPUs alone: serve it"
+        " there, or take a checkpoint whose activations are quantised dynamically"
+    )
+
+
+def _is_e2m1(table: tuple[float, ...]) -> bool:
+    return table == (*_E2M1, *(-number for number in _E2M1))
+
+
+def _has_one_unit(weight: _Kept) -> bool:
+    """Whether units of scales and of minimums are for runs of the same length, where there are both."""
+    if not isinstance(weight, GroupInt) or weight.scale_units is None:
+        return True
+    units = weight.minimum_units
+    return units is None or units.shape == weight.scale_units.shape
