@@ -191,8 +191,7 @@ def as_table(answer: Answer) -> str:
 def _types(answer: Answer) -> str:
     if answer.quantization is None:
         return answer.dtype
-    unpacked = " and unpacked on GPUs" if answer.hardware.kind == "cuda" else ""
-    return f"{answer.dtype}, quantised by {answer.quantization}{unpacked}"
+    return f"{answer.dtype}, quantised by {answer.quantization}"
 
 
 def _count(number: int) -> str:

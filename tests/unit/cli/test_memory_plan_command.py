@@ -178,19 +178,15 @@ KV of a token takes 36 KiB.
     )
 
 
-@pytest.mark.parametrize(
-    ("flags", "size", "note"),
-    [
-        (["--memory", "1"], "4.1 MiB", "float32, quantised by int4"),
-        (["--gpu-memory", "2"], "15.5 MiB", "float32, quantised by int4 and unpacked on GPUs"),
-    ],
-)
+@pytest.mark.parametrize("flags", [["--memory", "1"], ["--gpu-memory", "2"]], ids=["CPU", "GPU"])
 def test_weights_that_are_quantised_while_loading_are_planned_packed(
-    folder: str, capsys: pytest.CaptureFixture[str], flags: list[str], size: str, note: str
+    folder: str, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
     assert main(["plan", folder, "--quantization", "int4", *flags]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert f"  weights      {size:>12}   4.1 million parameters, {note}" in told
+    assert (
+        "  weights           4.1 MiB   4.1 million parameters, float32, quantised by int4" in told
+    )
     assert main(["plan", folder, "--quantization", "int4", *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["quantization"] == "int4"
 
