@@ -121,15 +121,14 @@ def _load_decoder(
     kv_dtype = target.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder, _DTYPES[dtype]) as checkpoint:
         sources, may_ignore = find_sources(checkpoint, architecture, spec)
-        shapes = spec.parameter_shapes()
-        packings = make_packings(quantization, sources, checkpoint.entries, shapes)
+        packings = make_packings(quantization, sources, checkpoint.entries, spec)
         tensors = packings.check(checkpoint, sources, may_ignore)
         scales = CheckpointScales(checkpoint, kv_dtype)
         facts = {"spec": asdict(spec), **packings.facts}
         identity = fingerprint(facts, dtype, checkpoint, [*tensors, *scales.tensors])
         writer = target.writer
         parameters = CheckpointParameters(
-            checkpoint, sources, shapes, _DTYPES[dtype], writer, packings
+            checkpoint, sources, spec.parameter_shapes(), _DTYPES[dtype], writer, packings
         )
         with writer.computing():
             decoder = assemble(spec, parameters, max_model_len)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from pagemesh.errors import ConfigError
 from pagemesh.gguf.model import is_gguf
@@ -28,6 +28,8 @@ from pagemesh.models.quantization.ways import (
 )
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
+
+T = TypeVar("T")
 
 _PANEL_ROWS: Final = 32
 _PART_INPUTS: Final = 128
@@ -93,10 +95,7 @@ def packed_weights(
     )
     if kind == "cpu" and _has_order(chosen, entries):
         return PackedWeights(name)
-    found = _by_headers(sources, entries)
-    return PackedWeights(
-        name, {name: found[name] for name in found if kind == "cpu" or name != "embed"}
-    )
+    return PackedWeights(name, _kept(_by_headers(sources, entries), kind))
 
 
 def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
@@ -120,14 +119,19 @@ def row_bytes(shape: tuple[int, ...], to: Rounding) -> int:
     return prod(leading) * (num_inputs * bits // 8 + groups * item_bytes * num_tables)
 
 
+def _kept(of_parameters: Mapping[str, T], kind: Literal["cpu", "cuda"]) -> Mapping[str, T]:
+    """Without what is dense on a GPU."""
+    if kind == "cpu":
+        return of_parameters
+    return {name: value for name, value in of_parameters.items() if name != "embed"}
+
+
 def _of_way(
     way: QuantizationWay, spec: DecoderSpec, kind: Literal["cpu", "cuda"]
 ) -> Mapping[str, int]:
-    roundings = {
-        name: (shape, way.rounding(name, shape)) for name, shape in spec.parameter_shapes().items()
-    }
-    of_one = panel_bytes if kind == "cpu" else row_bytes
-    return {name: of_one(shape, to) for name, (shape, to) in roundings.items() if to is not None}
+    shapes, of_one = spec.parameter_shapes(), panel_bytes if kind == "cpu" else row_bytes
+    roundings = way.roundings(spec)
+    return {name: of_one(shapes[name], to) for name, to in _kept(roundings, kind).items()}
 
 
 def _by_headers(sources: Iterable[Source], entries: Mapping[str, TensorEntry]) -> Mapping[str, int]:

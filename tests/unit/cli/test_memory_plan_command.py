@@ -178,15 +178,17 @@ KV of a token takes 36 KiB.
     )
 
 
-@pytest.mark.parametrize("flags", [["--memory", "1"], ["--gpu-memory", "2"]], ids=["CPU", "GPU"])
+# The table of tokens, to which the head is tied, is dense on a GPU.
+@pytest.mark.parametrize(
+    ("flags", "size"), [(["--memory", "1"], "2.6"), (["--gpu-memory", "2"], "4.1")]
+)
 def test_weights_that_are_quantised_while_loading_are_planned_packed(
-    folder: str, capsys: pytest.CaptureFixture[str], flags: list[str]
+    folder: str, capsys: pytest.CaptureFixture[str], flags: list[str], size: str
 ) -> None:
     assert main(["plan", folder, "--quantization", "int4", *flags]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert (
-        "  weights           4.1 MiB   4.1 million parameters, float32, quantised by int4" in told
-    )
+    said = f"  weights           {size} MiB   4.1 million parameters, float32, quantised by int4"
+    assert said in told
     assert main(["plan", folder, "--quantization", "int4", *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["quantization"] == "int4"
 

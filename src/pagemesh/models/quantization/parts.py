@@ -80,13 +80,13 @@ class Packings:
         cls,
         way: ways.QuantizationWay,
         sources: Iterable[Source],
-        shapes: Mapping[str, tuple[int, ...]],
+        spec: DecoderSpec,
     ) -> Packings:
-        """Of a dense checkpoint; `shapes` are those of `DecoderSpec.parameter_shapes`."""
-        made = cls(None, (), {})
+        """Of a dense checkpoint of a model."""
+        made, roundings = cls(None, (), {}), way.roundings(spec)
         for source in sources:
-            to = way.rounding(source.parameter, shapes[source.parameter])
-            if to is not None:
+            if source.parameter in roundings:
+                to = roundings[source.parameter]
                 made._packings[source.tensor] = rounding.rounded_packing(source, to)
         made._way, made.facts = way, way.facts
         return made
@@ -150,11 +150,11 @@ def make_packings(
     quantization: Quantization | ways.QuantizationWay | None,
     sources: Iterable[Source],
     entries: Entries,
-    shapes: Mapping[str, tuple[int, ...]],
+    spec: DecoderSpec,
 ) -> Packings:
     """Of a quantised checkpoint, or of a dense one, which may be quantised while it is loaded."""
     if isinstance(quantization, ways.QuantizationWay):
-        return Packings.while_loading(quantization, sources, shapes)
+        return Packings.while_loading(quantization, sources, spec)
     return Packings(quantization, sources, entries)
 
 

@@ -3,7 +3,8 @@ torch.
 
 `fp8` is e4m3 with a scale to 128 inputs, and `int8` whole numbers with one: as CPUs keep weights in parts of so many
 inputs, that costs them no more than a scale to a row, and errors are smaller, by 2 % and by 12 %. `int4` has a scale
-and a minimum to 32 inputs, and the output head, by which each token is chosen, in 8 bits.
+and a minimum to 32 inputs, and the output head, by which each token is chosen, in 8 bits. A table of tokens to which
+the head is tied is quantised as a head.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pagemesh.models.spec import DecoderSpec
 
-RULE: Final = 1
+RULE: Final = 2
 """Version of how numbers are rounded. Another one makes other weights of a checkpoint, and so another model of it."""
 
 WayName = Literal["fp8", "int8", "int4"]
@@ -48,6 +49,15 @@ class QuantizationWay(NamedTuple):
         """What a fingerprint has to know."""
         return {"quantized_while_loading": [self.name, RULE]}
 
+    def roundings(self, spec: DecoderSpec) -> Mapping[str, Rounding]:
+        """Of the parameters of a model that do not stay as they are."""
+        is_tied = spec.has_head and spec.tie_word_embeddings
+        found = {
+            name: self.rounding("lm_head" if is_tied and name == "embed" else name, shape)
+            for name, shape in spec.parameter_shapes().items()
+        }
+        return {name: to for name, to in found.items() if to is not None}
+
     def rounding(self, parameter: str, shape: tuple[int, ...]) -> Rounding | None:
         """Of a parameter of `DecoderSpec.parameter_shapes`; None for one that stays as it is."""
         if not is_multiplied(parameter, shape) or parameter.endswith(_CHOOSING):
@@ -62,16 +72,15 @@ class QuantizationWay(NamedTuple):
 
     def left_out(self, spec: DecoderSpec) -> list[str]:
         """Matrices that stay as they are, by names that those of all layers share, each with the reason."""
+        rounded = self.roundings(spec)
         reasons = {
-            _of_any_layer(name): self._why(name, shape, spec)
+            _of_any_layer(name): self._why(name, shape)
             for name, shape in spec.parameter_shapes().items()
-            if len(shape) > 1 and self.rounding(name, shape) is None
+            if len(shape) > 1 and name not in rounded
         }
         return [f"{name} ({reason})" for name, reason in reasons.items()]
 
-    def _why(self, parameter: str, shape: tuple[int, ...], spec: DecoderSpec) -> str:
-        if parameter == "embed" and spec.has_head and spec.tie_word_embeddings:
-            return "looked up, and the head is tied to it"
+    def _why(self, parameter: str, shape: tuple[int, ...]) -> str:
         if not is_multiplied(parameter, shape):
             return "looked up"
         if parameter.endswith(_CHOOSING):

@@ -75,12 +75,16 @@ def test_what_is_left_out_is_told_once_for_all_layers(tmp_path: Path) -> None:
         "layers.*.router.weight (chooses experts)",
         "layers.*.shared_gate.weight (chooses experts)",
     ]
-    tied = replace(spec, tie_word_embeddings=True)
-    assert (
-        QuantizationWay("int8").left_out(tied)[0] == "embed (looked up, and the head is tied to it)"
-    )
-    headless = replace(tied, has_head=False)
+    headless = replace(spec, tie_word_embeddings=True, has_head=False)
     assert QuantizationWay("int8").left_out(headless)[0] == "embed (looked up)"
+
+
+@pytest.mark.parametrize("way", ["fp8", "int8", "int4"])
+def test_a_table_that_is_the_head_as_well_is_quantised_as_one(tmp_path: Path, way: WayName) -> None:
+    spec = replace(spec_of(tmp_path, "Qwen 3", hidden_size=64), tie_word_embeddings=True)
+    chosen = QuantizationWay(way)
+    assert chosen.roundings(spec)["embed"] == chosen.rounding("lm_head", (1, 64))
+    assert not any(told.startswith("embed") for told in chosen.left_out(spec))
 
 
 def test_groups_that_do_not_fit_are_told(tmp_path: Path) -> None:
@@ -94,4 +98,4 @@ def test_groups_that_do_not_fit_are_told(tmp_path: Path) -> None:
 
 def test_each_way_is_a_fact_of_its_own() -> None:
     facts = [QuantizationWay(way).facts for way in ("fp8", "int8", "int4")]
-    assert facts == [{"quantized_while_loading": [way, 1]} for way in ("fp8", "int8", "int4")]
+    assert facts == [{"quantized_while_loading": [way, 2]} for way in ("fp8", "int8", "int4")]

@@ -35,7 +35,7 @@ WIDE: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-RECIPE_NAMES = ("Llama GQA", "Falcon 40B", "Mixtral", "Qwen 2 MoE", "GPT-OSS")
+RECIPE_NAMES = ("Llama GQA", "Llama MHA tied", "Falcon 40B", "Mixtral", "Qwen 2 MoE", "GPT-OSS")
 
 
 def make(folder: Path, recipe: str) -> Path:
@@ -63,9 +63,9 @@ def write_twin(folder: Path, twin: Path, way: WayName) -> int:
     with Checkpoint.open(folder) as checkpoint:
         sources, _ = find_sources(checkpoint, architecture, spec)
         tensors = {name: checkpoint.read(name).clone() for name in checkpoint.entries}
+    roundings = QuantizationWay(way).roundings(spec)
     for source in sources:
-        shape = spec.parameter_shapes()[source.parameter]
-        to = QuantizationWay(way).rounding(source.parameter, shape)
+        to = roundings.get(source.parameter)
         if to is None:
             continue
         weight = tensors[source.tensor]
@@ -111,15 +111,14 @@ def test_whatever_is_stacked_stays_packed(tmp_path: Path, way: WayName) -> None:
     shapes = spec.parameter_shapes()
     with Checkpoint.open(folder) as checkpoint:
         sources, _ = find_sources(checkpoint, architecture, spec)
-        packings = Packings.while_loading(QuantizationWay(way), sources, shapes)
+        packings = Packings.while_loading(QuantizationWay(way), sources, spec)
         parameters = CheckpointParameters(
             checkpoint, sources, shapes, torch.bfloat16, packings=packings
         )
-        for name, shape in shapes.items():
-            if QuantizationWay(way).rounding(name, shape) is not None:
-                weight = parameters.weight(name)
-                assert isinstance(weight, Packed), name
-                assert weight.shape == shape
+        for name in QuantizationWay(way).roundings(spec):
+            weight = parameters.weight(name)
+            assert isinstance(weight, Packed), name
+            assert weight.shape == shapes[name]
     assert packings.num_bytes > 0
 
 
