@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from pagemesh.kernels.dispatch import Backend, using
+from pagemesh.kernels.linear import cuda as cuda_linear
+from pagemesh.kernels.linear.tiles import Tiles, choose_tiles
 
 
 @pytest.fixture(params=["cpu", "cuda"])
@@ -17,3 +20,22 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     has_gpu = backend == "cuda" and torch.cuda.is_available()
     with using(backend):
         yield torch.device("cuda" if has_gpu else "cpu")
+
+
+@pytest.fixture
+def in_triton() -> Iterator[None]:
+    """What a test makes is computed by Triton, on tensors of the CPU in its interpreter."""
+    torch.manual_seed(8)
+    with using("cuda"), torch.inference_mode():
+        yield
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "split"])
+def is_split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether segments are programs of their own."""
+
+    def choose(*args: Any, **kwargs: Any) -> Tiles:
+        return choose_tiles(*args, **kwargs)._replace(is_split=request.param)
+
+    monkeypatch.setattr(cuda_linear, "choose_tiles", choose)
+    return bool(request.param)

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
 from pagemesh.errors import ConfigError
-from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.expert_choice import Choices
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.experts.interface import ReferenceExperts
 from pagemesh.kernels.linear import Gate, make_gated_linear, make_linear
-from pagemesh.kernels.linear import cuda as cuda_linear
 from pagemesh.kernels.linear.cuda_weight import KernelWeight
 from pagemesh.kernels.linear.packed import ChannelInt8
-from pagemesh.kernels.linear.tiles import Tiles, choose_tiles
 from tests.unit.kernels.quantised import channel_int8
 from tests.unit.kernels.test_int8_linear import defined
+
+pytestmark = pytest.mark.usefixtures("in_triton")
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 statics = pytest.mark.parametrize(
     "input_scale", [pytest.param(None, id="dynamic"), pytest.param(0.013, id="static")]
 )
-
-
-@pytest.fixture(autouse=True)
-def triton() -> Iterator[None]:
-    torch.manual_seed(8)
-    with using("cuda"), torch.inference_mode():
-        yield
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "split"])
-def is_split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether segments are programs of their own."""
-
-    def choose(*args: Any, **kwargs: Any) -> Tiles:
-        return choose_tiles(*args, **kwargs)._replace(is_split=request.param)
-
-    monkeypatch.setattr(cuda_linear, "choose_tiles", choose)
-    return bool(request.param)
 
 
 @pytest.mark.product(sample=4)

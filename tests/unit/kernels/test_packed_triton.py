@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 import torch
 
-from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.expert_choice import Choices
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
-from pagemesh.kernels.linear import cuda as cuda_linear
 from pagemesh.kernels.linear.cuda_weight import KernelWeight
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
-from pagemesh.kernels.linear.tiles import Tiles, choose_tiles
 from pagemesh.kernels.linear.weight import Quantised, RowStack, Weight
 from pagemesh.kernels.target import TARGETS, playing
 from tests.unit.kernels.quantised import KINDS as SMALL_KINDS
 from tests.unit.kernels.quantised import WEIGHTS_ALONE, channel_int8
 from tests.unit.kernels.test_packed_linear import KINDS as LONG_KINDS
+
+pytestmark = pytest.mark.usefixtures("in_triton")
 
 # With groups of 3 to 8 inputs, and with those that checkpoints have.
 KINDS: Final[Mapping[str, Any]] = {
@@ -33,24 +32,6 @@ KINDS: Final[Mapping[str, Any]] = {
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 # Not bfloat16, which the interpreter cuts off where a GPU rounds.
 dtypes = pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-
-
-@pytest.fixture(autouse=True)
-def triton() -> Iterator[None]:
-    torch.manual_seed(8)
-    with using("cuda"), torch.inference_mode():
-        yield
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "split"])
-def is_split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether segments are programs of their own."""
-
-    def choose(*args: Any, **kwargs: Any) -> Tiles:
-        return choose_tiles(*args, **kwargs)._replace(is_split=request.param)
-
-    monkeypatch.setattr(cuda_linear, "choose_tiles", choose)
-    return bool(request.param)
 
 
 def make_weight(kind: str, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> Weight:
