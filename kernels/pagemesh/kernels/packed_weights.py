@@ -1,7 +1,11 @@
-"""Where weights lie once they are packed: in this process's memory, or in memory that processes share."""
+"""Where weights lie once they are packed: in huge pages of this process's memory, or in memory that processes share.
+
+A step reads each weight once, front to back. What a processor fetches ahead by itself ends with a page.
+"""
 
 from __future__ import annotations
 
+import mmap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,16 +29,50 @@ def packing_into(share: Share) -> Iterator[None]:
 
 def place_packed(weight: torch.Tensor) -> torch.Tensor:
     """The weight, which nothing writes to any more, where it stays; drop the original. On a GPU it is there already."""
-    if not _shares or weight.is_cuda or not weight.is_contiguous():
+    if weight.is_cuda or not weight.is_contiguous() or weight.nbytes == 0:
         return weight
     # .data: a memoryview over the same memory.
-    shared = _shares[-1](weight.view(-1).view(torch.uint8).numpy().data)
+    raw = weight.view(-1).view(torch.uint8).numpy().data
+    shared = _shares[-1](raw) if _shares else None
     if shared is None:
-        return weight
+        shared = _huge_pages.copy(raw)
     with warnings.catch_warnings():
         # torch knows no tensors that cannot be written to.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return torch.frombuffer(shared, dtype=weight.dtype).view(weight.shape)
 
 
+class _HugePages:
+    """Regions that the kernel is asked to map in huge pages; each lives as long as a weight in it.
+
+    Where it has none to give they are memory like any other.
+    """
+
+    _PAGE_BYTES: Final = 2 << 20
+    _REGION_BYTES: Final = 8 * _PAGE_BYTES
+    """Of a region for more than one weight."""
+
+    def __init__(self) -> None:
+        self._rest = memoryview(b"")
+
+    def copy(self, raw: memoryview) -> memoryview:
+        """The same bytes there."""
+        if len(raw) > len(self._rest):
+            self._rest = self._region(max(len(raw), self._REGION_BYTES))
+        taken = -(-len(raw) // mmap.PAGESIZE) * mmap.PAGESIZE
+        place, self._rest = self._rest[: len(raw)], self._rest[taken:]
+        place[:] = raw
+        return place.toreadonly()
+
+    def _region(self, num_bytes: int) -> memoryview:
+        pages = -(-num_bytes // self._PAGE_BYTES)
+        # Older kernels begin it anywhere; a page more holds a whole number of them.
+        region = mmap.mmap(-1, (pages + 1) * self._PAGE_BYTES, mmap.MAP_PRIVATE)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            region.madvise(mmap.MADV_HUGEPAGE)
+        begin = -torch.frombuffer(region, dtype=torch.uint8).data_ptr() % self._PAGE_BYTES
+        return memoryview(region)[begin : begin + pages * self._PAGE_BYTES]
+
+
+_huge_pages: Final = _HugePages()
 _shares: Final[list[Share]] = []

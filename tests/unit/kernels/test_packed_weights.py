@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,8 +58,46 @@ def test_a_tensor_has_its_shape_type_and_values_there(memory: int) -> None:
     assert torch.equal(shared, weight)
 
 
-def test_alone_a_weight_stays_where_it_is() -> None:
-    weight = random_weight(torch.float32)
-    assert place_packed(weight) is weight
+@pytest.mark.parametrize("num_bytes", [5, 4096, 20 << 20], ids=["few", "a page", "many"])
+def test_alone_a_weight_lies_in_huge_pages(num_bytes: int) -> None:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        pytest.skip("the system has no huge pages to ask for")
+    weights = [torch.randint(256, (num_bytes,)).to(torch.uint8) for _ in range(3)]
     with packing_into(lambda _: None):
-        assert place_packed(weight) is weight
+        placed = [place_packed(weights[0])]
+    placed += [place_packed(weight) for weight in weights[1:]]
+    for weight, place in zip(weights, placed, strict=True):
+        assert torch.equal(place, weight)
+        assert place.data_ptr() % mmap.PAGESIZE == 0
+        assert "hg" in flags_of_memory(place.data_ptr())
+
+
+def flags_of_memory(address: int) -> list[str]:
+    """What the kernel says of the region with an address."""
+    is_it = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            begin, end = (int(each, 16) for each in match.groups())
+            is_it = begin <= address < end
+        elif is_it and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    pytest.skip("the system does not say how memory is mapped")
+
+
+def test_memory_is_given_back_with_the_last_weight_in_it() -> None:
+    weights = [torch.ones(20 << 20, dtype=torch.uint8) for _ in range(2)]
+    placed = place_packed(weights[0])
+    address = placed.data_ptr()
+    # Another region, from which the next weight is taken.
+    others = place_packed(weights[1])
+    assert is_mapped(address)
+    del placed
+    assert not is_mapped(address)
+    assert torch.equal(others, weights[1])
+
+
+def is_mapped(address: int) -> bool:
+    """Whether there is memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    regions = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    return any(begin <= address < end for begin, end in regions)

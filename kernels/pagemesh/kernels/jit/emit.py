@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from llvmlite import ir
 
@@ -131,11 +132,11 @@ def int_lanes(number: int) -> ir.Constant:
     return ir.Constant(VEC_I32, [number] * LANES)
 
 
-def fetch(e: Emitter, address: ir.Value) -> None:
-    """Ask for the line at an address, to be in the second-level cache when it is read."""
-    is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
+def fetch(e: Emitter, address: ir.Value, level: Literal[1, 2] = 2) -> None:
+    """Ask for the line at an address, to be in the cache of a level when it is read."""
+    is_read, locality, is_data = (ir.Constant(I32, value) for value in (0, 4 - level, 1))
     line = e.builder.bitcast(address, I8.as_pointer())
-    e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, level, is_data)
+    e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, locality, is_data)
 
 
 def take_items(e: Emitter, number: int = 1) -> ir.Value:

@@ -36,6 +36,9 @@ _WORDS: Final = ir.VectorType(I16, STEP_INPUTS)
 _SHRUNK: Final = 256.0
 """By so much scales of floats of 8 bits are too large, which is exact."""
 
+_NEAR_BYTES: Final = 2048
+"""So far ahead lines are fetched once more, into the first-level cache: without, unpacking waits for the second."""
+
 
 class ColumnUnpacking:
     """Emits it for one form of weights, whose order is "columns"."""
@@ -74,10 +77,15 @@ class ColumnUnpacking:
         is_whole = b.icmp_signed("==", num_steps, e.int64(per_part))
         with b.if_else(is_whole) as (whole, rest):
             with whole:
-                places = _Places(codes, ahead, target, e.int64(0))
-                self._columns(places, per_part // self._block_steps, held)
-            with rest, e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
-                self._columns(_Places(codes, ahead, target, block), 1, held)
+                num_blocks = per_part // self._block_steps
+                column_bytes = e.int64(num_blocks * STEP_INPUTS)
+                places = _Places(codes, ahead, target, e.int64(0), column_bytes)
+                self._columns(places, num_blocks, held)
+            with rest:
+                column_bytes = b.mul(self._num_blocks(num_steps), e.int64(STEP_INPUTS))
+                with e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
+                    places = _Places(codes, ahead, target, block, column_bytes)
+                    self._columns(places, 1, held)
 
     def _num_blocks(self, num_steps: ir.Value) -> ir.Value:
         e, b, size = self._e, self._e.builder, self._block_steps
@@ -101,11 +109,12 @@ class ColumnUnpacking:
     def _columns(self, places: _Places, num_blocks: int, held: _Held) -> None:
         """All columns of some blocks: of all of a part, or of one."""
         e, b = self._e, self._e.builder
-        begin = b.mul(places.block, e.int64(BLOCK_BYTES))
         with e.loop(e.int64(0), e.int64(COLUMNS), 2) as first:
-            line = b.add(begin, b.mul(first, e.int64(STEP_INPUTS)))
+            line = places.in_column(e, first)
             for number in range(num_blocks):
-                fetch(e, e.at(places.ahead, b.add(line, e.int64(number * BLOCK_BYTES))))
+                place = b.add(line, e.int64(number * LINE_BYTES))
+                fetch(e, e.at(places.ahead, place))
+                fetch(e, e.at(places.codes, b.add(place, e.int64(_NEAR_BYTES))), level=1)
             for column in (first, b.add(first, e.int64(1))):
                 self._column(places, num_blocks, column, held)
 
@@ -113,11 +122,11 @@ class ColumnUnpacking:
         e, b = self._e, self._e.builder
         groups = _ColumnGroups(e, self._form, held, places.block, column)
         own = b.mul(column, e.int64(STEP_INPUTS))
-        source = b.add(b.mul(places.block, e.int64(BLOCK_BYTES)), own)
+        source = places.in_column(e, column)
         first_step = b.mul(places.block, e.int64(self._block_steps))
         sink = b.add(b.mul(first_step, e.int64(BLOCK_BYTES)), own)
         for block in range(num_blocks):
-            place = b.add(source, e.int64(block * BLOCK_BYTES))
+            place = b.add(source, e.int64(block * STEP_INPUTS))
             raw = b.load(b.bitcast(e.at(places.codes, place), _BYTES.as_pointer()))
             raw.align = STEP_INPUTS
             first = block * self._block_steps
@@ -214,6 +223,14 @@ class _Places(NamedTuple):
     target: ir.Value
     block: ir.Value
     """The first that is unpacked."""
+    column_bytes: ir.Value
+    """Of the codes of a column, in the part."""
+
+    def in_column(self, e: Emitter, column: ir.Value) -> ir.Value:
+        """Bytes from the part's codes to a column's of the first block."""
+        b = e.builder
+        of_block = b.mul(self.block, e.int64(STEP_INPUTS))
+        return b.add(b.mul(column, self.column_bytes), of_block)
 
 
 class _ColumnGroups:

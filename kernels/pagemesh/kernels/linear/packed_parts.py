@@ -149,7 +149,10 @@ def pack(weight: Packed, form: PackedForm) -> torch.Tensor:
     pieces: list[torch.Tensor] = []
     for part in range(-(-num_inputs // PART_INPUTS)):
         pieces += _head(weight, form, part)
-        pieces.append(lines[:, part * per_part : (part + 1) * per_part].flatten(1))
+        own = lines[:, part * per_part : (part + 1) * per_part]
+        if form.order == "columns":
+            own = own.reshape(len(own), -1, COLUMNS, STEP_INPUTS).transpose(1, 2)
+        pieces.append(own.flatten(1))
     return torch.cat(pieces, 1)
 
 
