@@ -20,10 +20,10 @@ from kv.raw_paths import MESSAGE_BYTES, Transfer
 
 from pagemesh.config import MeshTlsConfig
 from pagemesh.identity.roles import MeshRole
+from pagemesh.malloc import keep_freed_memory
 from pagemesh.rpc.channels import SHARED_OPTIONS, open_bulk_channel
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.worker.malloc import keep_freed_memory
 
 NO_TLS = MeshTlsConfig()
 

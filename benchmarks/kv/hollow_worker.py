@@ -16,10 +16,10 @@ from members import peer
 
 from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.malloc import keep_freed_memory
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.v1 import types_pb2
-from pagemesh.worker.malloc import keep_freed_memory
 from pagemesh.worker.server import WorkerServer
 
 _SERVER = ServerConfig(grace_period=0.0, log_level="error")

@@ -67,6 +67,13 @@ class GgufTensor:
         """The bytes of its blocks, row by row, mapped and not copied."""
         return self._data[self.begin : self.end]
 
+    def forget(self) -> None:
+        """Take the pages of its blocks out of this process's memory: until they are read again, they are the file's."""
+        mapped = self._data.obj
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            first = self.begin // mmap.PAGESIZE * mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_DONTNEED, first, self.end - first)
+
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:

@@ -93,6 +93,8 @@ class GgufReader:
 
     def close(self) -> None:
         """Nothing is open but the map, which goes with the model."""
+        for tensor in self._model.tensors.values():
+            tensor.forget()
 
 
 def _mapped(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:

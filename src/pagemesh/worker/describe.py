@@ -15,11 +15,11 @@ from pagemesh.config import WorkerConfig
 from pagemesh.core.engine import EngineInfo
 from pagemesh.errors import ConfigError, UnsupportedError
 from pagemesh.gguf.documents import has_file
+from pagemesh.malloc import give_back_freed_memory
 from pagemesh.membership.publisher import MembershipState, Publisher
 from pagemesh.messages import digest_to_proto
 from pagemesh.rpc.process import package_version
 from pagemesh.v1 import process_pb2, types_pb2
-from pagemesh.worker.malloc import give_back_freed_memory
 from pagemesh.worker.worker import Worker
 
 _MEMBERSHIP = {

@@ -12,11 +12,11 @@ from pagemesh.engine_process.client import EngineProcess, RemoteEngine
 from pagemesh.engine_process.environment import BOUNDED_CACHES, SLEEPING_THREADS
 from pagemesh.engine_process.pipe import EngineSettings
 from pagemesh.errors import InternalError, WorkerLostError
+from pagemesh.malloc import keep_freed_memory
 from pagemesh.rpc.server import stop_on_signals
 from pagemesh.rpc.settling import settle
 from pagemesh.sizing.machine import core_limit
 from pagemesh.telemetry.logs import configure_logging
-from pagemesh.worker.malloc import keep_freed_memory
 from pagemesh.worker.server import Role, WorkerServer
 
 

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, resource, sys
-from pagemesh.worker.malloc import keep_freed_memory
+from pagemesh.malloc import keep_freed_memory
 
 if "keep" in sys.argv:
     keep_freed_memory()
@@ -28,7 +28,7 @@ print((faults() - before) * os.sysconf("SC_PAGESIZE"))
 GIVING_BACK = """
 import os, sys
 from pathlib import Path
-from pagemesh.worker.malloc import give_back_freed_memory, keep_freed_memory
+from pagemesh.malloc import give_back_freed_memory, keep_freed_memory
 
 def num_pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
