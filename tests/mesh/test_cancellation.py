@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,6 +24,8 @@ from tests.support.metrics import metric
 COMPLETIONS = "/v1/completions"
 DECODERS = ("decode-0", "decode-1")
 WORKERS = ("prefill-0", *DECODERS)
+MAX_TOKENS = 16_000
+"""Of an answer that is not to end by itself, however long the test waits for others."""
 
 # Takes seconds to compile.
 SLOW_SCHEMA = {
@@ -31,6 +35,18 @@ SLOW_SCHEMA = {
 }
 
 
+def long_model(folder: Path) -> Path:
+    """The demo model, for contexts of more than it was made for."""
+    model = folder / MODEL
+    shutil.copytree(
+        DEMO, model, ignore=shutil.ignore_patterns("*.py", "demo_corpus", "__pycache__")
+    )
+    config = json.loads((DEMO / "config.json").read_text())
+    config["max_position_embeddings"] = MAX_TOKENS + 384
+    (model / "config.json").write_text(json.dumps(config))
+    return model
+
+
 @pytest.fixture(scope="module")
 def narrow_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """One slot on each worker, long prefills, and a tenant that may have three requests at once."""
@@ -38,7 +54,7 @@ def narrow_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     keys = folder / "keys.yaml"
     tenant = {"keys": [hash_of(KEY)], "concurrent_requests": 3}
     keys.write_text(json.dumps({"tenants": {"leaver": tenant}}))
-    arguments = ["--model", str(DEMO), "--no-sample", "--no-enable-prefix-caching"]
+    arguments = ["--model", str(long_model(folder)), "--no-sample", "--no-enable-prefix-caching"]
     arguments += ["--decode", "2", "--max-num-seqs", "1", "--max-num-batched-tokens", "2"]
     arguments += ["--remote-prefill-min-tokens", "16", "--api-key-file", str(keys)]
     with running_mesh(folder, *arguments) as running:
@@ -100,8 +116,9 @@ def long_completion(beginning: str = "", **fields: Any) -> dict[str, Any]:
 
 @contextmanager
 def answering(mesh: Mesh, count: int) -> Iterator[None]:
-    """So many others have a slot of a decode worker, and an answer that takes its time."""
-    others = [LeavingClient(mesh, COMPLETIONS, completion("Hi")) for _ in range(count)]
+    """So many others have a slot of a decode worker, and do not get to the end of their answers."""
+    body = completion("Hi", max_tokens=MAX_TOKENS)
+    others = [LeavingClient(mesh, COMPLETIONS, body) for _ in range(count)]
     try:
         until(lambda: num_requests(mesh, *DECODERS) == (count, 0), "the others are answered")
         yield
