@@ -14,10 +14,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pagemesh.errors import ConfigError
-from pagemesh.gguf.types import ARRAY, BOOL, STRING, TENSOR_TYPES, VALUE_FORMATS, TensorType
 
 Value = str | int | float | bool | Sequence[Any]
 """One of metadata; an array is a sequence of the others."""
@@ -35,6 +34,76 @@ _MOST_TENSORS: Final = 2**18
 _MOST_STRINGS: Final = 2**23
 _MOST_NAME_BYTES: Final = 2**10
 _MOST_DIMENSIONS: Final = 4
+
+
+_STRING: Final = 8
+_ARRAY: Final = 9
+_BOOL: Final = 7
+
+_VALUE_FORMATS: Final[dict[int, str]] = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    _BOOL: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+"""Numbers and flags of metadata, as `struct` and memoryviews name them."""
+
+
+class TensorType(NamedTuple):
+    """How a tensor's numbers are packed."""
+
+    name: str
+    block_size: int  # numbers in a block
+    block_bytes: int
+
+
+TENSOR_TYPES: Final[dict[int, TensorType]] = {
+    number: TensorType(name, block_size, block_bytes)
+    for number, name, block_size, block_bytes in (
+        (0, "F32", 1, 4),
+        (1, "F16", 1, 2),
+        (2, "Q4_0", 32, 18),
+        (3, "Q4_1", 32, 20),
+        (6, "Q5_0", 32, 22),
+        (7, "Q5_1", 32, 24),
+        (8, "Q8_0", 32, 34),
+        (9, "Q8_1", 32, 40),
+        (10, "Q2_K", 256, 84),
+        (11, "Q3_K", 256, 110),
+        (12, "Q4_K", 256, 144),
+        (13, "Q5_K", 256, 176),
+        (14, "Q6_K", 256, 210),
+        (15, "Q8_K", 256, 292),
+        (16, "IQ2_XXS", 256, 66),
+        (17, "IQ2_XS", 256, 74),
+        (18, "IQ3_XXS", 256, 98),
+        (19, "IQ1_S", 256, 50),
+        (20, "IQ4_NL", 32, 18),
+        (21, "IQ3_S", 256, 110),
+        (22, "IQ2_S", 256, 82),
+        (23, "IQ4_XS", 256, 136),
+        (24, "I8", 1, 1),
+        (25, "I16", 1, 2),
+        (26, "I32", 1, 4),
+        (27, "I64", 1, 8),
+        (28, "F64", 1, 8),
+        (29, "IQ1_M", 256, 56),
+        (30, "BF16", 1, 2),
+        (34, "TQ1_0", 256, 54),
+        (35, "TQ2_0", 256, 66),
+        (39, "MXFP4", 32, 17),
+        (40, "NVFP4", 64, 36),
+        (41, "Q1_0", 128, 18),
+    )
+}
+"""By ggml's numbers; those that are missing have been withdrawn."""
 
 
 class GgufTensor:
@@ -224,21 +293,21 @@ def _read_file(reader: _Reader) -> GgufFile:
 
 
 def _read_value(reader: _Reader, key: str, type_: int) -> Value:
-    if type_ == STRING:
+    if type_ == _STRING:
         return reader.text(key)
-    if type_ == ARRAY:
+    if type_ == _ARRAY:
         return _read_array(reader, key)
     value: int | float = reader.value(_format(reader, key, type_), key)
-    return value != 0 if type_ == BOOL else value
+    return value != 0 if type_ == _BOOL else value
 
 
 def _read_array(reader: _Reader, key: str) -> Sequence[Any]:
     type_ = reader.integer("I", f"the type of {key}")
     length = reader.integer("Q", f"the length of {key}")
-    if type_ == ARRAY:
+    if type_ == _ARRAY:
         raise reader.error(f"{key} is an array of arrays, which no model's metadata has")
     begin = reader.at
-    if type_ == STRING:
+    if type_ == _STRING:
         reader.check_count(f"strings in {key}", length, 8, reader.left_strings)
         reader.left_strings -= length
         for _ in range(length):
@@ -255,9 +324,9 @@ def _read_array(reader: _Reader, key: str) -> Sequence[Any]:
 
 
 def _format(reader: _Reader, key: str, type_: int) -> str:
-    if type_ not in VALUE_FORMATS:
+    if type_ not in _VALUE_FORMATS:
         raise reader.error(f"{key} has the type {type_}, which is none of the format's")
-    return VALUE_FORMATS[type_]
+    return _VALUE_FORMATS[type_]
 
 
 def _read_tensors(reader: _Reader, num_tensors: int, alignment: int) -> dict[str, GgufTensor]:

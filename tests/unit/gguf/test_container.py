@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from pagemesh.errors import ConfigError
-from pagemesh.gguf.container import GgufFile, read_gguf
+from pagemesh.gguf.container import TENSOR_TYPES, GgufFile, read_gguf
 from pagemesh.gguf.model import open_gguf
-from pagemesh.gguf.types import TENSOR_TYPES
 from tests.support.gguf_files import finish
 from tests.unit.gguf.small_file import write_small
 
