@@ -76,6 +76,15 @@ class Keys:
             raise self.bad(key, f"an array of {length} numbers")
         return value.tolist()
 
+    def octets(self, key: str, most: int) -> bytes:
+        """An array of at most so many bytes; none when it is absent."""
+        value = self.get(key)
+        if value is None:
+            return b""
+        if not isinstance(value, memoryview) or value.itemsize != 1 or len(value) > most:
+            raise self.bad(key, f"an array of at most {most} bytes")
+        return bytes(value)
+
     def require(self, key: str, supported: Iterable[object]) -> None:
         """Refuse a model whose setting, when it is there at all, is not among the supported ones."""
         value = self.get(key)

@@ -1,12 +1,16 @@
-"""How texts are cut before byte-level BPE: what `tokenizer.ggml.pre` names, as the `tokenizers` library has it.
+"""What is done to texts before tokens are found in them, as the `tokenizers` library has it.
 
-Expressions are those of the models' own tokenizer.json; llama.cpp has them in other words (its `llama-vocab.cpp`).
+How they are cut before byte-level BPE (`tokenizer.ggml.pre`), and which characters SentencePiece replaces
+(`tokenizer.ggml.precompiled_charsmap`). Expressions are those of the models' own tokenizer.json; llama.cpp has them in other words (its `llama-vocab.cpp`).
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+
+from pagemesh.gguf.keys import Keys
 
 _ENDINGS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -64,6 +68,7 @@ _LIKE_QWEN2: Final = PreTokenizer((_QWEN2,), normalizes=True)
 PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "gpt-2": PreTokenizer((_GPT2,)),
+    "roberta-bpe": PreTokenizer((_GPT2,)),
     "smollm": _DIGITS_APART,
     "starcoder": _DIGITS_APART,
     "refact": _DIGITS_APART,
@@ -83,3 +88,48 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     "tekken": PreTokenizer((_TEKKEN,), adds_begin=True, ignores_merges=True),
 }
 """By llama.cpp's names."""
+
+_CHARSMAP: Final = "precompiled_charsmap"
+_MOST_CHARSMAP_BYTES: Final = 2**22
+"""Those of SentencePiece itself have a quarter of a million."""
+
+
+def read_charsmap(keys: Keys) -> str | None:
+    """The table of replacements as tokenizer.json has it; None without one, ConfigError for one that leads astray."""
+    table = keys.octets(_CHARSMAP, _MOST_CHARSMAP_BYTES)
+    if not table:
+        return None
+    begin = 4 + int.from_bytes(table[:4], "little")
+    if not 8 <= begin < len(table) or begin % 4:
+        raise keys.bad(_CHARSMAP, "a table with its length in front and texts behind it")
+    if not _stays_within(memoryview(table[4:begin]).cast("I"), table[begin:]):
+        raise keys.bad(_CHARSMAP, "a table that leads to no place outside it")
+    return b64encode(table).decode()
+
+
+_IS_VALUE: Final = 1 << 31
+_HAS_VALUE: Final = 1 << 8
+
+
+def _stays_within(units: memoryview, texts: bytes) -> bool:
+    """Whether no walk from unit to unit, and to a text, can end outside: the library does not look.
+
+    Units are those of Darts (https://github.com/s-yata/darts-clone): a step goes from a unit, by its offset and a byte,
+    to another of the same 256, and by no byte to a value, which is where a text begins.
+    """
+    try:
+        texts.decode()
+    except UnicodeDecodeError:
+        return False
+    for place, unit in enumerate(units):
+        if unit & _IS_VALUE and place:
+            continue
+        target = place ^ (unit >> 10 << ((unit & 1 << 9) >> 6))
+        if target | 0xFF >= len(units):
+            return False
+        if unit & _HAS_VALUE:
+            begin = units[target] & (_IS_VALUE - 1)
+            # A text begins with a character.
+            if begin >= len(texts) or texts[begin] & 0xC0 == 0x80:
+                return False
+    return True

@@ -1,30 +1,27 @@
 """From a GGUF file's metadata to tokenizer.json, tokenizer_config.json and generation_config.json.
 
-Byte-level BPE (`gpt2`) and SentencePiece's scores (`llama`), which become BPE with merges in the order of the scores, as
-transformers converts them.
+Byte-level BPE (`gpt2`), SentencePiece's scores (`llama`), which become BPE with merges in the order of the scores, as
+transformers converts them, SentencePiece's unigrams (`t5`) and WordPiece (`bert`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from enum import IntEnum
 from typing import Any, Final
 
-from pagemesh.errors import ConfigError
 from pagemesh.gguf.keys import Keys
 from pagemesh.gguf.model import GgufModel
-from pagemesh.gguf.pre_tokenizers import BYTE_LEVEL, PRE_TOKENIZERS, PreTokenizer
+from pagemesh.gguf.pre_tokenizers import BYTE_LEVEL, PRE_TOKENIZERS, read_charsmap
+from pagemesh.gguf.vocabulary import BLANK, UNIGRAM, WORD_PIECES, Json, TokenType, Vocabulary
 
-Json = dict[str, Any]
-
-_PREFIX: Final = "tokenizer.ggml"
-_BLANK: Final = "▁"
 _SPECIAL_TOKENS: Final = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
     "sep_token": "seperator_token_id",
+    "cls_token": "cls_token_id",
     "mask_token": "mask_token_id",
 }
 """By their names in chat templates, with the keys of their ids; the spelling is the format's."""
@@ -53,106 +50,10 @@ _SAMPLING: Final = {
 """What the file recommends, by the names of generation_config.json."""
 
 
-class _Type(IntEnum):
-    """Of tokens, as ggml numbers them."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-class _Vocabulary:
-    """The tokens, what they are, and the ids with a meaning; ConfigError for what cannot be."""
-
-    def __init__(self, model: GgufModel) -> None:
-        self.keys = Keys(model, _PREFIX)
-        self.tokens: Sequence[str] = list(self.keys.texts("tokens"))
-        count = len(self.tokens)
-        self.types: Sequence[int] = (
-            [_Type.NORMAL] * count
-            if self.keys.get("token_type") is None
-            else self.keys.numbers("token_type", count)
-        )
-        self.ids = {token: id_ for id_, token in enumerate(self.tokens)}
-        if len(self.ids) < count:
-            twice = next(t for id_, t in enumerate(self.tokens) if self.ids[t] != id_)
-            raise ConfigError(f"{model.path} has the token {twice!r} twice in {_PREFIX}.tokens")
-
-    def special(self, key: str) -> str | None:
-        """The token whose id a key says."""
-        id_ = self.keys.get(key)
-        if id_ is None:
-            return None
-        if type(id_) is not int or not 0 <= id_ < len(self.tokens):
-            raise self.keys.bad(key, f"an id below {len(self.tokens)}")
-        return self.tokens[id_]
-
-    def of_type(self, *types: _Type) -> Iterator[tuple[int, str]]:
-        """Ids and texts."""
-        for id_, type_ in enumerate(self.types):
-            if type_ in types:
-                yield id_, self.tokens[id_]
-
-    def added(self) -> list[Json]:
-        """Tokens that are found in a text before it is cut."""
-        return [
-            {
-                "id": id_,
-                "content": text,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": self.types[id_] != _Type.USER_DEFINED,
-            }
-            for id_, text in self.of_type(_Type.UNKNOWN, _Type.CONTROL, _Type.USER_DEFINED)
-            if text
-        ]
-
-    def ends(self, adds_begin: bool, adds_end: bool, between: Sequence[Json]) -> Json | None:
-        """What puts the tokens of begin and end around a text."""
-        begin = self._required("bos_token_id") if adds_begin else None
-        end = self._required("eos_token_id") if adds_end else None
-        around = [token for token in (begin, end) if token is not None]
-        if not around:
-            return between[0] if between else None
-        single = [_special(begin, 0), {"Sequence": {"id": "A", "type_id": 0}}, _special(end, 0)]
-        pair = [
-            *single,
-            _special(begin, 1),
-            {"Sequence": {"id": "B", "type_id": 1}},
-            _special(end, 1),
-        ]
-        template = {
-            "type": "TemplateProcessing",
-            "single": [part for part in single if part],
-            "pair": [part for part in pair if part],
-            "special_tokens": {
-                token: {"id": token, "ids": [self.ids[token]], "tokens": [token]}
-                for token in around
-            },
-        }
-        return {"type": "Sequence", "processors": [*between, template]} if between else template
-
-    def _required(self, key: str) -> str:
-        token = self.special(key)
-        if token is None:
-            raise self.keys.bad(key, "there, since texts get this token")
-        return token
-
-
-def _special(token: str | None, type_id: int) -> Json | None:
-    return None if token is None else {"SpecialToken": {"id": token, "type_id": type_id}}
-
-
 def tokenizer_json(model: GgufModel) -> Json:
     """What tokenizer.json would hold; ConfigError for a kind that is not known here, by its name."""
-    vocabulary = _Vocabulary(model)
-    kind = vocabulary.keys.text("model")
-    make = _KINDS.get(kind or "")
+    vocabulary = Vocabulary(model)
+    make = _KINDS.get(vocabulary.kind or "")
     if make is None:
         raise vocabulary.keys.bad("model", " or ".join(_KINDS))
     return {
@@ -164,7 +65,7 @@ def tokenizer_json(model: GgufModel) -> Json:
     }
 
 
-def _byte_level(vocabulary: _Vocabulary) -> Json:
+def _byte_level(vocabulary: Vocabulary) -> Json:
     keys = vocabulary.keys
     name = keys.text("pre") or "default"
     kind = PRE_TOKENIZERS.get(name)
@@ -176,53 +77,47 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
     return {
         "normalizer": {"type": "NFC"} if kind.normalizes else None,
         "pre_tokenizer": kind.settings,
-        "post_processor": vocabulary.ends(*_adds(keys, kind), [BYTE_LEVEL]),
+        "post_processor": vocabulary.ends(kind.adds_begin, False, [BYTE_LEVEL]),
         "decoder": BYTE_LEVEL,
         "model": _bpe(vocabulary, merges, ignore_merges=kind.ignores_merges),
     }
 
 
-def _adds(keys: Keys, kind: PreTokenizer) -> tuple[bool, bool]:
-    return keys.flag("add_bos_token", kind.adds_begin), keys.flag("add_eos_token", False)
-
-
-def _pieces(vocabulary: _Vocabulary) -> Json:
-    keys = vocabulary.keys
-    scores = keys.numbers("scores", len(vocabulary.tokens))
-    has_bytes = any(vocabulary.of_type(_Type.BYTE))
-    has_prefix = keys.flag("add_space_prefix", True)
-    blanks = {"type": "Replace", "pattern": {"String": " "}, "content": _BLANK}
-    prefix = [{"type": "Prepend", "prepend": _BLANK}] if has_prefix else []
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if has_prefix else []
-    begin, end = keys.flag("add_bos_token", True), keys.flag("add_eos_token", False)
+def _pieces(vocabulary: Vocabulary) -> Json:
+    has_prefix = vocabulary.keys.flag("add_space_prefix", True)
+    prefix = [_PREFIXED] if has_prefix else []
     return {
-        "normalizer": {"type": "Sequence", "normalizers": [*prefix, blanks]},
+        "normalizer": {"type": "Sequence", "normalizers": [*prefix, _BLANKS]},
         "pre_tokenizer": None,
-        "post_processor": vocabulary.ends(begin, end, []),
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": _BLANK}, "content": " "},
-                {"type": "ByteFallback"},
-                {"type": "Fuse"},
-                *strip,
-            ],
-        },
+        "post_processor": vocabulary.ends(True, False),
+        "decoder": _blanks_back(has_prefix),
         "model": _bpe(
             vocabulary,
-            list(_merges(vocabulary, scores)),
+            list(_merges(vocabulary, vocabulary.scores())),
             unk_token=vocabulary.special("unknown_token_id"),
             fuse_unk=True,
-            byte_fallback=has_bytes,
+            byte_fallback=any(vocabulary.of_type(TokenType.BYTE)),
         ),
     }
 
 
-def _merges(vocabulary: _Vocabulary, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
+_PREFIXED: Final = {"type": "Prepend", "prepend": BLANK}
+_BLANKS: Final = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
+
+
+def _blanks_back(has_prefix: bool) -> Json:
+    """The decoder of SentencePiece's tokens."""
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if has_prefix else []
+    blanks = {"type": "Replace", "pattern": {"String": BLANK}, "content": " "}
+    decoders = [blanks, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
+    return {"type": "Sequence", "decoders": decoders}
+
+
+def _merges(vocabulary: Vocabulary, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
     """All ways to make a piece of two others, the piece of the highest score first."""
     ids = vocabulary.ids
     candidates = [
-        id_ for id_, text in vocabulary.of_type(_Type.NORMAL, _Type.UNUSED) if len(text) > 1
+        id_ for id_, text in vocabulary.of_type(TokenType.NORMAL, TokenType.UNUSED) if len(text) > 1
     ]
     for id_ in sorted(candidates, key=lambda id_: -scores[id_]):
         text = vocabulary.tokens[id_]
@@ -231,7 +126,7 @@ def _merges(vocabulary: _Vocabulary, scores: Sequence[float]) -> Iterator[tuple[
         yield from sorted(found, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
 
 
-def _bpe(vocabulary: _Vocabulary, merges: Sequence[tuple[str, ...]], **settings: Any) -> Json:
+def _bpe(vocabulary: Vocabulary, merges: Sequence[tuple[str, ...]], **settings: Any) -> Json:
     defaults = {
         "type": "BPE",
         "dropout": None,
@@ -245,12 +140,109 @@ def _bpe(vocabulary: _Vocabulary, merges: Sequence[tuple[str, ...]], **settings:
     return {**defaults, **settings, "vocab": vocabulary.ids, "merges": merges}
 
 
-_KINDS: Final = {"gpt2": _byte_level, "llama": _pieces}
+def _unigram(vocabulary: Vocabulary) -> Json:
+    keys = vocabulary.keys
+    if sum(map(len, vocabulary.tokens)) > _MOST_UNIGRAM_CHARS:
+        raise keys.bad("tokens", f"at most {_MOST_UNIGRAM_CHARS} characters together")
+    has_prefix = keys.flag("add_space_prefix", False)
+    normalizers, cuts = _blanks_of_unigrams(vocabulary, has_prefix)
+    charsmap = read_charsmap(keys)
+    if charsmap is not None:
+        normalizers.insert(0, {"type": "Precompiled", "precompiled_charsmap": charsmap})
+    unknown = vocabulary.required("unknown_token_id", "texts may have characters without a token")
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": cuts},
+        "post_processor": vocabulary.ends(False, True),
+        "decoder": _blanks_back(has_prefix),
+        "model": {
+            "type": "Unigram",
+            "unk_id": vocabulary.ids[unknown],
+            "vocab": _scored(vocabulary),
+            "byte_fallback": any(vocabulary.of_type(TokenType.BYTE)),
+        },
+    }
+
+
+def _blanks_of_unigrams(vocabulary: Vocabulary, has_prefix: bool) -> tuple[list[Json], list[Json]]:
+    """What is done to blanks before words are cut, and how they are cut: as SentencePiece does.
+
+    Where blanks in a row are one, and one is in front, as transformers does for XLM-RoBERTa, of which such files are.
+    """
+    cut = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never", "split": True}
+    if not vocabulary.keys.flag("remove_extra_whitespaces", False):
+        # A piece may go on behind a blank, or be several.
+        split = not any(BLANK in text[1:] for text in vocabulary.tokens)
+        return [_PREFIXED] if has_prefix else [], [cut | {"split": split}]
+    if has_prefix:
+        return [], [{"type": "WhitespaceSplit"}, cut | {"prepend_scheme": "always"}]
+    return [_replaced("^ +| +$", ""), _replaced(" {2,}", " ")], [cut]
+
+
+def _replaced(expression: str, content: str) -> Json:
+    return {"type": "Replace", "pattern": {"Regex": expression}, "content": content}
+
+
+_MOST_UNIGRAM_CHARS: Final = 2**22
+"""The library takes up to 1 KiB for each; XLM-RoBERTa's 250,000 tokens have about 2 million."""
+
+
+def _scored(vocabulary: Vocabulary) -> list[tuple[str, float]]:
+    """Tokens with their scores; what only fills ids stands in no text, and sets no lowest score."""
+    found = list(zip(vocabulary.tokens, vocabulary.scores(), strict=True))
+    unused = dict(vocabulary.of_type(TokenType.UNUSED))
+    used = (score for id_, (_, score) in enumerate(found) if id_ not in unused)
+    lowest = min(used, default=0.0)
+    for id_, token in unused.items():
+        # A blank is no character of normalized texts.
+        found[id_] = (f" {token}", lowest)
+    return found
+
+
+def _word_pieces(vocabulary: Vocabulary) -> Json:
+    keys = vocabulary.keys
+    lowers = keys.flag("normalizer.lowercase", not _has_capitals(vocabulary))
+    begin = "cls_token_id" if keys.get("bos_token_id") is None else "bos_token_id"
+    return {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": keys.flag("normalizer.strip_accents", lowers),
+            "lowercase": lowers,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": vocabulary.around(begin, "seperator_token_id"),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": vocabulary.required("unknown_token_id", "words may have no tokens"),
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocabulary.ids,
+        },
+    }
+
+
+def _has_capitals(vocabulary: Vocabulary) -> bool:
+    """Whether it is a vocabulary of texts that keep their case: what older files do not say."""
+    words = [text for _, text in vocabulary.of_type(TokenType.NORMAL) if not text.startswith("[")]
+    return sum(map(bool, map(_CAPITAL.search, words))) > len(words) // 100
+
+
+_CAPITAL: Final = re.compile("[A-Z]")
+
+_KINDS: Final = {
+    "gpt2": _byte_level,
+    "llama": _pieces,
+    UNIGRAM: _unigram,
+    WORD_PIECES: _word_pieces,
+}
 
 
 def tokenizer_config(model: GgufModel) -> Json:
     """What tokenizer_config.json would hold: special tokens and chat templates."""
-    vocabulary = _Vocabulary(model)
+    vocabulary = Vocabulary(model)
     named = {name: vocabulary.special(key) for name, key in _SPECIAL_TOKENS.items()}
     config: Json = {name: token for name, token in named.items() if token is not None}
     # Their ids, without the whole of tokenizer.json.
@@ -267,9 +259,9 @@ def tokenizer_config(model: GgufModel) -> Json:
 
 def generation_config(model: GgufModel) -> Mapping[str, Any]:
     """What generation_config.json would hold: the tokens that end an answer, and recommended sampling."""
-    vocabulary = _Vocabulary(model)
+    vocabulary = Vocabulary(model)
     named = [vocabulary.special(key) for key in _END_KEYS]
-    control = {text for _, text in vocabulary.of_type(_Type.CONTROL)}
+    control = {text for _, text in vocabulary.of_type(TokenType.CONTROL)}
     texts = control & _END_TEXTS
     if control & _HARMONY:
         texts -= {_HARMONY_MESSAGE_END}
