@@ -32,6 +32,10 @@ ARCHITECTURES: Final = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "gpt_oss": "gpt-oss",
+    "bert": "bert",
+    "roberta": "bert",
+    "xlm-roberta": "bert",
+    "distilbert": "bert",
 }
 """llama.cpp's names by transformers'."""
 
@@ -54,6 +58,16 @@ KEYS: Final = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
+ENCODER_KEYS: Final = {
+    **dict.fromkeys(("num_hidden_layers", "n_layers"), "block_count"),
+    **dict.fromkeys(("hidden_size", "dim"), "embedding_length"),
+    **dict.fromkeys(("intermediate_size", "hidden_dim"), "feed_forward_length"),
+    **dict.fromkeys(("num_attention_heads", "n_heads"), "attention.head_count"),
+    "max_position_embeddings": "context_length",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+}
+PREFIXES: Final = ("bert.", "roberta.", "distilbert.")
+HEADS: Final = ("pooler.", "cls.", "lm_head.", "vocab_")
 WITH_WINDOWS: Final = ("phi3", "gemma2", "gemma3", "gpt-oss")
 
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, gguf.GGMLQuantizationType | None]]
@@ -69,12 +83,15 @@ def write_gguf(folder: Path, path: Path, pack: Pack = as_it_is, **changes: Any) 
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    keys = {f"{architecture}.{key}": value for key, value in keys_of(config, architecture).items()}
+    own = encoder_keys(config) if architecture == "bert" else keys_of(config, architecture)
+    keys = {f"{architecture}.{key}": value for key, value in own.items()}
     for key, value in (keys | changes).items():
         add(writer, key, value)
     tensors: Tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors |= load_file(file)
+    if architecture == "bert":
+        tensors = cut_encoder(tensors, config)
     for name, tensor in convert(tensors, config, architecture).items():
         packed, kind = pack(name, tensor.float().numpy())
         writer.add_tensor(name, np.ascontiguousarray(packed), raw_dtype=kind)
@@ -119,6 +136,32 @@ def keys_of(config: Config, architecture: str) -> dict[str, Any]:
     return found | rope_keys(config, found["attention.key_length"])
 
 
+def encoder_keys(config: Config) -> dict[str, Any]:
+    """The same of an encoder; pooling is told by another file than config.json."""
+    found = {ours: config[theirs] for theirs, ours in ENCODER_KEYS.items() if theirs in config}
+    found.setdefault("attention.layer_norm_epsilon", 1e-12)
+    found["context_length"] -= num_cut_positions(config)
+    return found | {"attention.causal": False}
+
+
+def num_cut_positions(config: Config) -> int:
+    """RoBERTa's first positions are for padding."""
+    return config["pad_token_id"] + 1 if "roberta" in config["model_type"] else 0
+
+
+def cut_encoder(tensors: Tensors, config: Config) -> Tensors:
+    """Without a head, the names that stand before a head's, and positions for padding."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+        bare = name.removeprefix(prefix)
+        if bare == "embeddings.position_embeddings.weight":
+            tensor = tensor[num_cut_positions(config) :]
+        if not bare.startswith(HEADS):
+            found[bare] = tensor
+    return found
+
+
 def rope_keys(config: Config, head_dim: int) -> dict[str, Any]:
     # transformers before 5 has rope_theta beside the other keys.
     rope = config.get("rope_parameters", config)
@@ -154,7 +197,7 @@ def rotated(rope: Config, head_dim: int) -> int:
 def convert(tensors: Tensors, config: Config, architecture: str) -> Tensors:
     """By llama.cpp's names, as it wants them."""
     number = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(number, config.get("num_hidden_layers") or config["n_layers"])
     found: Tensors = {}
     for name, tensor in stacked(tensors).items():
         if config.get("tie_word_embeddings") and name == "lm_head.weight":
@@ -168,7 +211,7 @@ def convert(tensors: Tensors, config: Config, architecture: str) -> Tensors:
             new = names.get_name(part, try_suffixes=(".weight", ".bias"))
             assert new is not None, part
             found[new if new.endswith((".weight", ".bias")) else f"{new}.weight"] = piece.squeeze()
-    return found | rope_factors(config)
+    return found | ({} if architecture == "bert" else rope_factors(config))
 
 
 def permuted(weights: torch.Tensor, heads: int) -> torch.Tensor:

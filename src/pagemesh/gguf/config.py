@@ -7,7 +7,7 @@ metadata that nobody reads are refused as well, unless they say nothing: a setti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pagemesh.errors import ConfigError
 from pagemesh.gguf.keys import Keys
@@ -16,14 +16,19 @@ from pagemesh.gguf.rope import rope_settings
 
 Config = dict[str, Any]
 
-_POOLING_LAST: Final = 3
+PoolingKind = Literal["mean", "cls", "last"]
+
+_POOLINGS: Final[Mapping[int, PoolingKind | None]] = {0: None, 1: "mean", 2: "cls", 3: "last"}
+_POOLINGS_OF_DECODERS: Final = (0, 1, 3)
+"""A decoder's first token sees nothing but itself."""
+
 _SOFTMAX: Final = 1
 _SOFTMAX_OF_CHOSEN: Final = 3
 """Kinds of pooling and of gates, as llama.cpp numbers them."""
 
 
 class _Family(NamedTuple):
-    """How one of llama.cpp's architectures is called here, and what it has beside what all have."""
+    """How one of llama.cpp's decoders is called here, and what it has beside what all have."""
 
     name: Callable[[Keys], str]
     """As in config.json's `architectures`."""
@@ -33,52 +38,107 @@ class _Family(NamedTuple):
 
 def config_json(model: GgufModel) -> Config:
     """What config.json would hold; ConfigError by key and value for what pagemesh cannot do."""
-    architecture = model.metadata.get("general.architecture")
-    family = _FAMILIES.get(str(architecture))
-    if family is None:
-        raise ConfigError(
-            f"{model.path} has general.architecture = {architecture!r}, but pagemesh runs of GGUF files"
-            f" {', '.join(_FAMILIES)}"
-        )
-    keys = Keys(model, str(architecture))
-    config = _common(keys)
-    config |= {"architectures": [family.name(keys)], **family.own(keys, config)}
-    config["rope_parameters"] = rope_settings(keys, config)
+    keys = _keys(model)
+    architecture = model.metadata["general.architecture"]
+    if architecture == _BERT:
+        config = _bert(keys)
+    else:
+        family = _FAMILIES[str(architecture)]
+        config = _decoder(keys)
+        config |= {"architectures": [family.name(keys)], **family.own(keys, config)}
+        config["rope_parameters"] = rope_settings(keys, config)
     keys.refuse_rest()
     return config
 
 
+def pooling_kind(model: GgufModel) -> PoolingKind | None:
+    """Of which states embeddings are made; None where the file does not say. Errors are those of `config_json`."""
+    return _POOLINGS[_keys(model).integer("pooling_type", 0)]
+
+
+def _keys(model: GgufModel) -> Keys:
+    architecture = model.metadata.get("general.architecture")
+    if architecture != _BERT and architecture not in _FAMILIES:
+        raise ConfigError(
+            f"{model.path} has general.architecture = {architecture!r}, but pagemesh runs of GGUF files"
+            f" {', '.join([*_FAMILIES, _BERT])}"
+        )
+    return Keys(model, str(architecture))
+
+
 def _common(keys: Keys) -> Config:
+    """What decoders and encoders have."""
     tensors = keys.model.tensors
-    embedding = tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise ConfigError(f"{keys.model.path} lacks the tensor token_embd.weight of two dimensions")
     layers = keys.integer("block_count")
     if layers > len(tensors):
         raise keys.bad("block_count", f"at most its number of tensors, {len(tensors)}")
-    heads = keys.integer("attention.head_count")
-    hidden = keys.integer("embedding_length")
-    head_dim = keys.integer("attention.key_length", hidden // max(heads, 1))
-    keys.require("attention.value_length", (head_dim,))
-    keys.require("attention.causal", (True,))
-    keys.require("pooling_type", (0, _POOLING_LAST))
     # Facts of training, of the file, or repeated by a tensor's shape.
     for key in ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned"):
         keys.get(key)
     return {
-        "vocab_size": embedding.shape[0],
-        "tie_word_embeddings": "output.weight" not in tensors,
+        "vocab_size": _table(keys, "token_embd"),
         "quantization_config": {"quant_method": "gguf"},
-        # Whatever the blocks are made of, they are computed with in this type unless --dtype says otherwise.
-        "dtype": "bfloat16",
         "num_hidden_layers": layers,
         "max_position_embeddings": keys.integer("context_length"),
-        "hidden_size": hidden,
+        "hidden_size": keys.integer("embedding_length"),
         "intermediate_size": keys.integer("feed_forward_length", 0) or None,
-        "num_attention_heads": heads,
+        "num_attention_heads": keys.integer("attention.head_count"),
+    }
+
+
+def _table(keys: Keys, name: str) -> int:
+    """Rows of a tensor of two dimensions."""
+    tensor = keys.model.tensors.get(f"{name}.weight")
+    if tensor is None or len(tensor.shape) != 2:
+        raise ConfigError(f"{keys.model.path} lacks the tensor {name}.weight of two dimensions")
+    return tensor.shape[0]
+
+
+def _decoder(keys: Keys) -> Config:
+    config = _common(keys)
+    heads: int = config["num_attention_heads"]
+    head_dim = keys.integer("attention.key_length", config["hidden_size"] // max(heads, 1))
+    keys.require("attention.value_length", (head_dim,))
+    keys.require("attention.causal", (True,))
+    keys.require("pooling_type", _POOLINGS_OF_DECODERS)
+    return config | {
+        # Whatever the blocks are made of, they are computed with in this type unless --dtype says otherwise.
+        "dtype": "bfloat16",
+        "tie_word_embeddings": "output.weight" not in keys.model.tensors,
         "num_key_value_heads": keys.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+    }
+
+
+def _bert(keys: Keys) -> Config:
+    """BERT and what differs from it in no more than its tables: RoBERTa, whose converter cuts off the positions of
+    padding, and DistilBERT, which has no token types."""
+    config = _common(keys)
+    heads: int = config["num_attention_heads"]
+    tensors = keys.model.tensors
+    # Of one row, some converters write a vector.
+    types = tensors.get("token_types.weight")
+    num_types = 0 if types is None else _table(keys, "token_types") if len(types.shape) > 1 else 1
+    tokenizer = Keys(keys.model, "tokenizer.ggml")
+    if types is not None:
+        tokenizer.require("token_type_count", (num_types,))
+    positions = _table(keys, "position_embd")
+    if config["max_position_embeddings"] != positions:
+        raise keys.bad("context_length", f"{positions}, as position_embd.weight has it")
+    if keys.get("attention.causal") is not False:
+        raise keys.bad("attention.causal", "false")
+    keys.require("pooling_type", _POOLINGS)
+    keys.require("attention.head_count_kv", (heads,))
+    for key in ("attention.key_length", "attention.value_length"):
+        keys.require(key, (config["hidden_size"] // max(heads, 1),))
+    return config | {
+        "architectures": ["BertModel"],
+        # What encoders are published in, and llama.cpp computes in.
+        "dtype": "float32",
+        "hidden_act": "gelu",
+        "type_vocab_size": num_types,
+        "layer_norm_eps": keys.epsilon("attention.layer_norm_epsilon"),
     }
 
 
@@ -173,6 +233,8 @@ def _nothing(keys: Keys, config: Config) -> Mapping[str, Any]:
 def _llama_name(keys: Keys) -> str:
     return "MixtralForCausalLM" if keys.integer("expert_count", 0) else "LlamaForCausalLM"
 
+
+_BERT: Final = "bert"
 
 _FAMILIES: Final[Mapping[str, _Family]] = {
     "llama": _Family(_llama_name, _llama),

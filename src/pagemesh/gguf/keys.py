@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -45,6 +46,14 @@ class Keys:
         if type(value) not in (int, float) or not math.isfinite(value):
             raise self.bad(key, "a number")
         return float(value)
+
+    def epsilon(self, key: str) -> float:
+        """A number above 0 and below 1, as people write it: 0.001, which as float32 is 0.0010000000475."""
+        exact = self.number(key)
+        if not 0 < exact < 1:
+            raise self.bad(key, "above 0 and below 1")
+        written = (float(f"{exact:.{digits}g}") for digits in range(1, 9))
+        return next((each for each in written if _rounded(each) == exact), exact)
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
@@ -111,3 +120,9 @@ class Keys:
         return ConfigError(
             f"{self.model.path} has {self._prefix}{key} = {shown}, but it must be {expected}"
         )
+
+
+def _rounded(number: float) -> float:
+    """To float32."""
+    rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    return rounded

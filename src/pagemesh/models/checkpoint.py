@@ -109,7 +109,7 @@ def find_sources(
     """The tensors that the model is made of, under the names of this checkpoint; and whether others may be there."""
     names = checkpoint.entries.keys()
     if is_gguf(checkpoint.where):
-        return gguf_sources(architecture, spec, names), may_ignore_in_gguf
+        return gguf_sources(architecture, spec, checkpoint.entries), may_ignore_in_gguf
     return architecture.named_sources(spec, names), partial(architecture.may_ignore, spec=spec)
 
 

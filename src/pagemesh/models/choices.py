@@ -11,7 +11,9 @@ from typing import Any, Final, Literal
 from pagemesh.config import KvCacheDtype
 from pagemesh.core.engine import Pooling
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.config import PoolingKind, pooling_kind
 from pagemesh.gguf.documents import has_file
+from pagemesh.gguf.model import is_gguf, open_gguf
 from pagemesh.models.architectures.architecture import DEFAULT_POOLING
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.methods import refuse_in_transformers
@@ -155,9 +157,7 @@ def read_sentence_length(folder: Path) -> float | None:
 
 MODULES_FILE: Final = "modules.json"
 
-_PoolingKind = Literal["last", "mean", "cls"]
-
-_POOLING_KINDS: Final[dict[str, _PoolingKind]] = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
+_POOLING_KINDS: Final[dict[str, PoolingKind]] = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
 """By the names of sentence-transformers."""
 
 _POOLING_FLAGS: Final = {
@@ -176,15 +176,19 @@ _CAUSAL_POOLING_KINDS: Final = {
 def read_pooling(
     folder: Path, default: Pooling = DEFAULT_POOLING, *, causal: bool = True
 ) -> Pooling:
-    """What modules.json and the folder of its pooling module say; without them, `default`.
+    """What modules.json and the folder of its pooling module say, or a GGUF file; without them, `default`.
 
     ConfigError for modules and ways of pooling that would change the vectors and are not supported.
     """
+    if is_gguf(folder):
+        named = pooling_kind(open_gguf(folder))
+        # Whether vectors are scaled no key says; llama.cpp scales them.
+        return default if named is None else Pooling(named, normalize=True)
     path = folder / MODULES_FILE
     if not path.is_file():
         return default
     modules = _read_modules(path)
-    kind: _PoolingKind | None = None
+    kind: PoolingKind | None = None
     normalize = False
     for name, place in modules[1:]:
         if name == "Pooling" and kind is None:
@@ -215,7 +219,7 @@ def _read_modules(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _read_pooling_kind(path: Path, kinds: Mapping[str, _PoolingKind]) -> _PoolingKind:
+def _read_pooling_kind(path: Path, kinds: Mapping[str, PoolingKind]) -> PoolingKind:
     config = ConfigJson.read(path)
     mode = config.get("pooling_mode")
     if mode is None:

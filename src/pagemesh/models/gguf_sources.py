@@ -15,6 +15,7 @@ from pagemesh.gguf.rope import FACTORS, FACTORS_LONG, FACTORS_SHORT
 from pagemesh.models.architectures.architecture import Architecture, Convert, Source
 from pagemesh.models.architectures.names import plus_one
 from pagemesh.models.spec import DecoderSpec, MoeSpec
+from pagemesh.models.tensor_files import TensorEntry
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,10 @@ _OUTSIDE: Final[Mapping[str, str]] = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
 }
 
 _IN_LAYER: Final[Mapping[str, str]] = {
@@ -49,6 +54,14 @@ _IN_LAYER: Final[Mapping[str, str]] = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
 }
 
 _BEHIND_ATTENTION: Final[Mapping[str, str]] = {"post_attention_layernorm": "post_attention_norm"}
@@ -63,7 +76,7 @@ _PROJECTIONS: Final[Mapping[str, str]] = {
     "w2": "ffn_down",
 }
 
-_LAYER: Final = re.compile(r"model\.layers\.(\d+)\.(.+)\.(\w+)")
+_LAYER: Final = re.compile(r"(?:model\.layers|encoder\.layer)\.(\d+)\.(.+)\.(\w+)")
 _EXPERT: Final = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)")
 _STACKED_EXPERTS: Final = "mlp.experts"
 
@@ -75,13 +88,13 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def gguf_sources(
-    architecture: Architecture, spec: DecoderSpec, tensors: Collection[str]
+    architecture: Architecture, spec: DecoderSpec, entries: Mapping[str, TensorEntry]
 ) -> list[Source]:
-    """The tensors of a file with these names; together they fill every parameter of the spec."""
+    """The tensors of a file with these entries; together they fill every parameter of the spec."""
     found: list[Source] = []
     for source in architecture.sources(spec):
-        found += _rows(source, spec, tensors)
-    return found
+        found += _rows(source, spec, entries)
+    return [_of_one_row(source, entries) for source in found]
 
 
 def may_ignore_in_gguf(tensor: str) -> bool:
@@ -108,14 +121,20 @@ def _rows(source: Source, spec: DecoderSpec, tensors: Collection[str]) -> Iterat
         yield from _stacked_experts(source, f"blk.{layer}.", kind)
     else:
         name = _NAMES.get(spec.architecture, _IN_LAYER)[part]
-        # The row of the gate of the expert that all tokens use comes without its first dimension.
-        shape = source.shape[1:] if part.endswith("shared_expert_gate") else source.shape
         ending = "weight" if kind == "sinks" else kind
         yield source._replace(
             tensor=f"blk.{layer}.{name}.{ending}",
-            shape=shape,
             convert=_convert(source, spec, part),
         )
+
+
+def _of_one_row(source: Source, entries: Mapping[str, TensorEntry]) -> Source:
+    """A table or matrix of one row often comes without its first dimension."""
+    entry = entries.get(source.tensor)
+    rows, *row = source.shape
+    if entry is None or rows != 1 or entry.shape != tuple(row):
+        return source
+    return source._replace(shape=entry.shape)
 
 
 def _convert(source: Source, spec: DecoderSpec, part: str) -> Convert | None:

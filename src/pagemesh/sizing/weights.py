@@ -89,7 +89,7 @@ def packed_weights(
         return PackedWeights(name, _by_settings(chosen, spec, kind))
     is_file = is_gguf(folder)
     sources = (
-        gguf_sources(architecture, spec, entries.keys())
+        gguf_sources(architecture, spec, entries)
         if is_file
         else architecture.named_sources(spec, entries.keys())
     )

@@ -1,7 +1,8 @@
-"""A small GGUF file with all that a model has: a tokenizer, a template, tensors of several types."""
+"""Small GGUF files with all that a model has: a tokenizer, a template, tensors of several types."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,95 @@ SHAPES = {
 }
 
 
+def charsmap(units: list[int], texts: bytes = b"text\0") -> bytes:
+    """SentencePiece's table of replacements: units of a double array, and texts behind them."""
+    table = b"".join(unit.to_bytes(4, "little") for unit in units)
+    return len(table).to_bytes(4, "little") + table + texts
+
+
+# "A" becomes "a": from the first unit to that of the byte, and on to the second, where the text begins at 0.
+CHARSMAP = charsmap([0, 1 << 31, *[0] * 63, 64 << 10 | 1 << 8 | 65, *[0] * 190], b"a\0")
+
+WORDS: dict[str, Any] = {
+    "tokenizer.ggml.model": "bert",
+    "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a", "b", "▁abc", "c"],
+    "tokenizer.ggml.token_type": [3, 3, 3, 3, 1, 1, 1, 1],
+    "tokenizer.ggml.token_type_count": 2,
+    "tokenizer.ggml.unknown_token_id": 1,
+    "tokenizer.ggml.cls_token_id": 2,
+    "tokenizer.ggml.seperator_token_id": 3,
+    "tokenizer.ggml.normalizer.lowercase": True,
+}
+UNIGRAMS: dict[str, Any] = {
+    "tokenizer.ggml.model": "t5",
+    "tokenizer.ggml.tokens": ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁a", "b", "c"],
+    "tokenizer.ggml.scores": [0.0, 0.0, 0.0, 0.0, -3.0, -1.0, -2.0, -2.5],
+    "tokenizer.ggml.token_type": [3, 3, 3, 2, 1, 1, 1, 1],
+    "tokenizer.ggml.token_type_count": 2,
+    "tokenizer.ggml.add_space_prefix": True,
+    "tokenizer.ggml.remove_extra_whitespaces": True,
+    "tokenizer.ggml.precompiled_charsmap": CHARSMAP,
+    "tokenizer.ggml.bos_token_id": 0,
+    "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.unknown_token_id": 3,
+    "tokenizer.ggml.add_bos_token": True,
+}
+ENCODER: dict[str, Any] = {
+    "bert.block_count": 1,
+    "bert.context_length": 16,
+    "bert.embedding_length": 32,
+    "bert.feed_forward_length": 64,
+    "bert.attention.head_count": 2,
+    "bert.attention.layer_norm_epsilon": 1e-12,
+    "bert.attention.causal": False,
+    "bert.pooling_type": 1,
+}
+ENCODER_SHAPES: dict[str, tuple[int, ...]] = {
+    "token_embd": (8, 32),
+    "position_embd": (16, 32),
+    "token_types": (2, 32),
+    "token_embd_norm": (32,),
+    "blk.0.attn_q": (32, 32),
+    "blk.0.attn_k": (32, 32),
+    "blk.0.attn_v": (32, 32),
+    "blk.0.attn_output": (32, 32),
+    "blk.0.attn_output_norm": (32,),
+    "blk.0.ffn_up": (64, 32),
+    "blk.0.ffn_down": (32, 64),
+    "blk.0.layer_output_norm": (32,),
+}
+
+
 def write_small(path: Path, **changes: Any) -> Path:
     """A change to None takes the key away; matrices are of Q8_0, norms of F32."""
     writer = gguf.GGUFWriter(path, "llama")
     for key, value in (METADATA | changes).items():
         add(writer, key, value)
+    add_tensors(writer, {f"{name}.weight": shape for name, shape in SHAPES.items()})
+    finish(writer)
+    return path
+
+
+def write_small_encoder(
+    path: Path,
+    tokenizer: Mapping[str, Any] = WORDS,
+    shapes: Mapping[str, tuple[int, ...]] = ENCODER_SHAPES,
+    **changes: Any,
+) -> Path:
+    """The same of an encoder, whose projections and norms have biases."""
+    writer = gguf.GGUFWriter(path, "bert")
+    for key, value in (ENCODER | dict(tokenizer) | changes).items():
+        add(writer, key, value)
+    biases = {f"{n}.bias": s[:1] for n, s in shapes.items() if n[:3] == "blk" or n[-4:] == "norm"}
+    add_tensors(writer, {f"{name}.weight": shape for name, shape in shapes.items()} | biases)
+    finish(writer)
+    return path
+
+
+def add_tensors(writer: gguf.GGUFWriter, shapes: Mapping[str, tuple[int, ...]]) -> None:
     generator = np.random.default_rng(3)
-    for name, shape in SHAPES.items():
+    for name, shape in shapes.items():
         tensor = generator.normal(size=shape).astype(np.float32)
         kind = None if len(shape) == 1 else gguf.GGMLQuantizationType.Q8_0
         packed = tensor if kind is None else gguf.quantize(tensor, kind)
-        writer.add_tensor(f"{name}.weight", packed, raw_dtype=kind)
-    finish(writer)
-    return path
+        writer.add_tensor(name, packed, raw_dtype=kind)

@@ -16,6 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from pagemesh.errors import ConfigError
 from pagemesh.tokenizer import Tokenizer
 from tests.support.late_imports import transformers
+from tests.unit.gguf.small_file import UNIGRAMS, WORDS, charsmap, write_small_encoder
 from tests.unit.gguf.test_tokenizers import lines, samples, write
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -220,7 +221,8 @@ def test_word_pieces_are_those_of_transformers_bert(
     assert found == original(texts()).input_ids
     assert found[texts().index("")] == [2, 3]
     assert read.special_token_ids == {0, 1, 2, 3, 4}
-    assert read.token_strings(range(1000)) == original.convert_ids_to_tokens(range(1000))
+    strings = original.convert_ids_to_tokens([*range(1000)])
+    assert read.token_strings(range(1000)) == strings
     assert read.template_variables.items() >= {"cls_token": "[CLS]", "sep_token": "[SEP]"}.items()
 
 
@@ -253,55 +255,36 @@ def test_ids_that_a_file_does_not_say_are_those_of_llama_cpp(tmp_path: Path) -> 
     assert read.encode_batch(["abc"], add_special_tokens=True) == [[3, 4, 2, 1]]
 
 
-UNIGRAM: dict[str, Any] = {
-    "ggml.model": "t5",
-    "ggml.tokens": ["<unk>", "</s>", "▁a", "b"],
-    "ggml.scores": [0.0, 0.0, -1.0, -2.0],
-    "ggml.token_type": [2, 3, 1, 1],
-    "ggml.unknown_token_id": 0,
-}
-WORDS: dict[str, Any] = {
-    "ggml.model": "bert",
-    "ggml.tokens": ["[UNK]", "[CLS]", "[SEP]", "▁a", "b"],
-    "ggml.token_type": [3, 3, 3, 1, 1],
-    "ggml.unknown_token_id": 0,
-    "ggml.cls_token_id": 1,
-    "ggml.seperator_token_id": 2,
-}
-
-
-def charsmap(units: list[int], behind: bytes = b"text\0") -> bytes:
-    table = b"".join(unit.to_bytes(4, "little") for unit in units)
-    return len(table).to_bytes(4, "little") + table + behind
-
-
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("tokenizer", "changes", "message"),
     [
-        (UNIGRAM | {"ggml.scores": None}, "lacks the key tokenizer.ggml.scores"),
-        (UNIGRAM | {"ggml.scores": [0.0] * 3}, "scores = an array of 3 values, but it must be an array of 4 numbers"),
-        (UNIGRAM | {"ggml.scores": [0.0, 0.0, float("nan"), 0.0]}, "scores = an array of 4 values, but it must be finite"),
-        (UNIGRAM | {"ggml.unknown_token_id": 4}, "unknown_token_id = 4, but it must be an id below 4"),
-        (UNIGRAM | {"ggml.add_bos_token": True}, "lacks the key tokenizer.ggml.bos_token_id"),
-        (UNIGRAM | {"ggml.remove_extra_whitespaces": 1}, "remove_extra_whitespaces = 1, but it must be true or false"),
-        (UNIGRAM | {"ggml.tokens": ["<unk>", "</s>", "a" * 2**22, "b"]}, "tokens = an array of 4 values, but it must be at most 4194304"),
-        (UNIGRAM | {"ggml.precompiled_charsmap": "x"}, "precompiled_charsmap = 'x', but it must be an array of at most"),
-        (UNIGRAM | {"ggml.precompiled_charsmap": b"abc"}, "precompiled_charsmap = an array of 3 values, but it must be a table with"),
-        (UNIGRAM | {"ggml.precompiled_charsmap": charsmap([0] * 256, b"")}, "must be a table with its length"),
-        (UNIGRAM | {"ggml.precompiled_charsmap": charsmap([0] * 255)}, "must be a table that leads to no place outside"),
-        (UNIGRAM | {"ggml.precompiled_charsmap": charsmap([1 << 18] + [0] * 255)}, "leads to no place outside"),
-        (UNIGRAM | {"ggml.precompiled_charsmap": charsmap([1 << 8] + [0] * 255, b"\x80\0")}, "leads to no place outside"),
-        (UNIGRAM | {"ggml.precompiled_charsmap": charsmap([1 << 8 | 1 << 10, 99] + [0] * 254)}, "leads to no place outside"),
-        (WORDS | {"ggml.unknown_token_id": None}, "lacks the key tokenizer.ggml.unknown_token_id: there, since words"),
-        (WORDS | {"ggml.seperator_token_id": None}, "lacks the key tokenizer.ggml.seperator_token_id"),
-        (WORDS | {"ggml.cls_token_id": 5}, "cls_token_id = 5, but it must be an id below 5"),
-        (WORDS | {"ggml.normalizer.lowercase": "no"}, "normalizer.lowercase = 'no', but it must be true or false"),
-        (WORDS | {"ggml.tokens": ["[UNK]", "[CLS]", "[SEP]", "▁[UNK]", "b"]}, "has the token '[UNK]' twice"),
-        (WORDS | {"ggml.model": "plamo2"}, "tokenizer.ggml.model = 'plamo2', but it must be gpt2 or llama or t5 or bert"),
+        (UNIGRAMS, {"scores": None}, "lacks the key tokenizer.ggml.scores"),
+        (UNIGRAMS, {"scores": [0.0] * 3}, "scores = an array of 3 values, but it must be an array of 8 numbers"),
+        (UNIGRAMS, {"scores": [0.0] * 7 + [float("nan")]}, "scores = an array of 8 values, but it must be finite"),
+        (UNIGRAMS, {"unknown_token_id": 8}, "unknown_token_id = 8, but it must be an id below 8"),
+        (UNIGRAMS, {"bos_token_id": None}, "lacks the key tokenizer.ggml.bos_token_id"),
+        (UNIGRAMS, {"remove_extra_whitespaces": 1}, "remove_extra_whitespaces = 1, but it must be true or false"),
+        (UNIGRAMS, {"tokens": [*"01234567"[:7], "a" * 2**22]}, "tokens = an array of 8 values, but it must be at most 4194304"),
+        (UNIGRAMS, {"precompiled_charsmap": "x"}, "precompiled_charsmap = 'x', but it must be an array of at most"),
+        (UNIGRAMS, {"precompiled_charsmap": b"abc"}, "precompiled_charsmap = an array of 3 values, but it must be a table with"),
+        (UNIGRAMS, {"precompiled_charsmap": charsmap([0] * 256, b"")}, "must be a table with its length"),
+        (UNIGRAMS, {"precompiled_charsmap": charsmap([0] * 255)}, "must be a table that leads to no place outside"),
+        (UNIGRAMS, {"precompiled_charsmap": charsmap([1 << 18] + [0] * 255)}, "leads to no place outside"),
+        (UNIGRAMS, {"precompiled_charsmap": charsmap([1 << 8] + [0] * 255, b"\x80\0")}, "leads to no place outside"),
+        (UNIGRAMS, {"precompiled_charsmap": charsmap([1 << 8 | 1 << 10, 99] + [0] * 254)}, "leads to no place outside"),
+        (WORDS, {"unknown_token_id": None}, "lacks the key tokenizer.ggml.unknown_token_id: there, since words"),
+        (WORDS, {"seperator_token_id": None}, "lacks the key tokenizer.ggml.seperator_token_id"),
+        (WORDS, {"cls_token_id": 8}, "cls_token_id = 8, but it must be an id below 8"),
+        (WORDS, {"normalizer.lowercase": "no"}, "normalizer.lowercase = 'no', but it must be true or false"),
+        (WORDS, {"tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁[CLS]", "b", "c", "d"]}, "has the token '[CLS]' twice"),
+        (WORDS, {"model": "plamo2"}, "tokenizer.ggml.model = 'plamo2', but it must be gpt2 or llama or t5 or bert"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
-    path = write(tmp_path / "model.gguf", {k: v for k, v in metadata.items() if v is not None})
+def test_what_is_wrong_is_named(
+    tmp_path: Path, tokenizer: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    changed = {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+    path = write_small_encoder(tmp_path / "model.gguf", tokenizer, **changed)
     with pytest.raises(ConfigError) as caught:
         Tokenizer(path)
     assert message in caught.value.message and str(path) in caught.value.message

@@ -15,10 +15,12 @@ from pagemesh.gguf.model import open_gguf
 from pagemesh.models.architectures.llama import LLAMA
 from pagemesh.models.checkpoint import Checkpoint, find_sources
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.parameters import CheckpointParameters
+from pagemesh.models.registry import find_architecture
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import read_headers
 from pagemesh.models.tensor_readers import GgufReader
-from tests.unit.gguf.small_file import write_small
+from tests.unit.gguf.small_file import ENCODER_SHAPES, write_small, write_small_encoder
 
 
 def config(path: Path) -> Any:
@@ -87,7 +89,7 @@ def test_one_number_for_each_layer_is_one_number_where_they_agree(tmp_path: Path
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon = nan, but it must be a number"),
         ({"llama.attention.value_length": 8}, "llama.attention.value_length = 8, but it must be 16: nothing else is supported"),
         ({"llama.attention.causal": False}, "llama.attention.causal = False, but it must be True"),
-        ({"llama.pooling_type": 1}, "llama.pooling_type = 1, but it must be 0 or 3"),
+        ({"llama.pooling_type": 2}, "llama.pooling_type = 2, but it must be 0 or 1 or 3: nothing else"),
         ({"llama.logit_scale": 0.5}, "llama.logit_scale = 0.5, but it must be absent: what it asks for is not supported"),
         ({"llama.rope.scaling.type": "ntk"}, "llama.rope.scaling.type = 'ntk', but it must be none, linear, yarn or"),
         ({"llama.expert_count": 10**9, "llama.expert_used_count": 2}, "llama.expert_count = 1000000000, but it must be"),
@@ -97,6 +99,75 @@ def test_what_cannot_be_done_is_refused_by_key_and_value(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     path = write_small(tmp_path / "model.gguf", **changes)
+    with pytest.raises(ConfigError) as caught:
+        config(path)
+    assert caught.value.message.startswith(str(path))
+    assert message in caught.value.message
+
+
+def test_an_encoder_says_what_its_config_json_would_say(tmp_path: Path) -> None:
+    assert config(write_small_encoder(tmp_path / "model.gguf")) == {
+        "architectures": ["BertModel"],
+        "vocab_size": 8,
+        "quantization_config": {"quant_method": "gguf"},
+        "dtype": "float32",
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 16,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 2,
+        "hidden_act": "gelu",
+        "type_vocab_size": 2,
+        # Of float32's 9.999999960041972e-13 the number that people write.
+        "layer_norm_eps": 1e-12,
+    }
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_types"), [(None, 0), ((32,), 1), ((1, 32), 1), ((3, 32), 3)]
+)
+def test_a_table_of_token_types_may_be_a_vector_or_missing(
+    tmp_path: Path, shape: tuple[int, ...] | None, num_types: int
+) -> None:
+    shapes = ENCODER_SHAPES | ({} if shape is None else {"token_types": shape})
+    if shape is None:
+        del shapes["token_types"]
+    changes: dict[str, Any] = {"tokenizer.ggml.token_type_count": num_types or 1}
+    path = write_small_encoder(tmp_path / "model.gguf", shapes=shapes, **changes)
+    settings = ConfigJson.read(path / "config.json")
+    assert settings.count("type_vocab_size", 7) == num_types
+    architecture = find_architecture(settings)
+    assert architecture is not None
+    spec = architecture.make_spec(settings)
+    with Checkpoint.open(path, torch.float32) as checkpoint:
+        sources, may_ignore = find_sources(checkpoint, architecture, spec)
+        checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
+        shapes_of = spec.parameter_shapes()
+        parameters = CheckpointParameters(checkpoint, sources, shapes_of, torch.float32)
+        found = parameters.get("token_types")
+    assert (0 if found is None else len(found)) == num_types
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bert.attention.causal": True}, "bert.attention.causal = True, but it must be false"),
+        ({"bert.attention.causal": None}, "lacks the key bert.attention.causal: false"),
+        ({"bert.attention.head_count_kv": 1}, "bert.attention.head_count_kv = 1, but it must be 2: nothing else"),
+        ({"bert.attention.layer_norm_epsilon": None}, "lacks the key bert.attention.layer_norm_epsilon"),
+        ({"bert.attention.layer_norm_epsilon": 2.0}, "layer_norm_epsilon = 2.0, but it must be above 0 and below 1"),
+        ({"bert.pooling_type": 4}, "bert.pooling_type = 4, but it must be 0 or 1 or 2 or 3: nothing else"),
+        ({"bert.context_length": 512}, "bert.context_length = 512, but it must be 16, as position_embd.weight has it"),
+        ({"bert.block_count": 10**9}, "bert.block_count = 1000000000, but it must be at most its number of tensors, 21"),
+        ({"bert.classifier.output_labels": ["yes"]}, "bert.classifier.output_labels = an array of 1 values, but it must be absent"),
+        ({"bert.rope.freq_base": 10000.0}, "bert.rope.freq_base = 10000.0, but it must be absent"),
+        ({"tokenizer.ggml.token_type_count": 3}, "tokenizer.ggml.token_type_count = 3, but it must be 2: nothing else"),
+    ],
+)  # fmt: skip
+def test_what_an_encoder_cannot_do_is_refused_by_key_and_value(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = write_small_encoder(tmp_path / "model.gguf", **changes)
     with pytest.raises(ConfigError) as caught:
         config(path)
     assert caught.value.message.startswith(str(path))

@@ -6,21 +6,31 @@ import random
 import struct
 import time
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+import pytest
 import torch
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.checkpoint import Checkpoint, find_sources
-from pagemesh.models.choices import read_end_token_ids
+from pagemesh.models.choices import read_end_token_ids, read_pooling
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.model_defaults import load_generation_defaults
-from tests.unit.gguf.small_file import write_small
+from tests.unit.gguf.small_file import UNIGRAMS, WORDS, write_small, write_small_encoder
 
 NUM_MUTATIONS = 700
 SECONDS, MIB = 60.0, 2**20
+
+FILES: Final[dict[str, Callable[[Path], Path]]] = {
+    "byte-level BPE": write_small,
+    "WordPiece": partial(write_small_encoder, tokenizer=WORDS),
+    "Unigram": partial(write_small_encoder, tokenizer=UNIGRAMS),
+}
 
 
 def read_all(path: Path) -> None:
@@ -35,7 +45,8 @@ def read_all(path: Path) -> None:
         checkpoint.check({source.tensor: source.shape for source in sources}, may_ignore)
         for source in sources:
             checkpoint.read(source.tensor)
-    Tokenizer(path)
+    read_pooling(path, causal=spec.causal)
+    Tokenizer(path).encode_batch(["abc \0A é日🙂", "[CLS]<s>", ""], add_special_tokens=True)
     load_generation_defaults(path)
 
 
@@ -61,8 +72,9 @@ def mutate(content: bytes, draw: random.Random) -> bytes:
     return bytes(changed)
 
 
-def test_hostile_files_are_refused_in_bounded_time_and_memory(tmp_path: Path) -> None:
-    content = write_small(tmp_path / "whole.gguf").read_bytes()
+@pytest.mark.parametrize("kind", FILES)
+def test_hostile_files_are_refused_in_bounded_time_and_memory(tmp_path: Path, kind: str) -> None:
+    content = FILES[kind](tmp_path / "whole.gguf").read_bytes()
     draw = random.Random(11)
     path = tmp_path / "model.gguf"
     begun, refused, read = time.process_time(), 0, 0
