@@ -16,7 +16,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.core.engine import Pooling
 from pagemesh.models.loader import load_model
 from tests.identity.encoder_checkpoints import RECIPES, EncoderRecipe, make_encoder, make_tokenizer
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_files import ARCHITECTURES, write_gguf
 from tests.unit.gguf.test_gguf_blocks import HALVES
 
 NAMES: Final = (
@@ -26,6 +26,7 @@ NAMES: Final = (
     "RoBERTa mean",
     "XLM-RoBERTa",
     "DistilBERT mean",
+    "ModernBERT mean",
 )
 POOLINGS: Final = {"mean": 1, "cls": 2, "lasttoken": 3}
 """As llama.cpp numbers them."""
@@ -65,7 +66,8 @@ def write(folder: Path, path: Path, recipe: EncoderRecipe, **changes: Any) -> Pa
     config = json.loads((folder / "config.json").read_text())
     keys = tokenizer_keys(config["vocab_size"])
     if recipe.pooling is not None:
-        keys["bert.pooling_type"] = POOLINGS[recipe.pooling]
+        architecture = ARCHITECTURES[config["model_type"]]
+        keys[f"{architecture}.pooling_type"] = POOLINGS[recipe.pooling]
     return write_gguf(folder, path, **keys | changes)
 
 

@@ -36,6 +36,7 @@ ARCHITECTURES: Final = {
     "roberta": "bert",
     "xlm-roberta": "bert",
     "distilbert": "bert",
+    "modernbert": "modern-bert",
 }
 """llama.cpp's names by transformers'."""
 
@@ -65,7 +66,9 @@ ENCODER_KEYS: Final = {
     **dict.fromkeys(("num_attention_heads", "n_heads"), "attention.head_count"),
     "max_position_embeddings": "context_length",
     "layer_norm_eps": "attention.layer_norm_epsilon",
+    "norm_eps": "attention.layer_norm_epsilon",
 }
+ENCODERS: Final = ("bert", "modern-bert")
 PREFIXES: Final = ("bert.", "roberta.", "distilbert.")
 HEADS: Final = ("pooler.", "cls.", "lm_head.", "vocab_")
 WITH_WINDOWS: Final = ("phi3", "gemma2", "gemma3", "gpt-oss")
@@ -83,14 +86,14 @@ def write_gguf(folder: Path, path: Path, pack: Pack = as_it_is, **changes: Any) 
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    own = encoder_keys(config) if architecture == "bert" else keys_of(config, architecture)
+    own = encoder_keys(config) if architecture in ENCODERS else keys_of(config, architecture)
     keys = {f"{architecture}.{key}": value for key, value in own.items()}
     for key, value in (keys | changes).items():
         add(writer, key, value)
     tensors: Tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors |= load_file(file)
-    if architecture == "bert":
+    if architecture in ENCODERS:
         tensors = cut_encoder(tensors, config)
     for name, tensor in convert(tensors, config, architecture).items():
         packed, kind = pack(name, tensor.float().numpy())
@@ -141,6 +144,16 @@ def encoder_keys(config: Config) -> dict[str, Any]:
     found = {ours: config[theirs] for theirs, ours in ENCODER_KEYS.items() if theirs in config}
     found.setdefault("attention.layer_norm_epsilon", 1e-12)
     found["context_length"] -= num_cut_positions(config)
+    if config["model_type"] == "modernbert":
+        rope = config["rope_parameters"]
+        found |= {
+            "attention.sliding_window": config["local_attention"],
+            "attention.sliding_window_pattern": config.get("global_attn_every_n_layers", 3),
+            "attention.layer_norm_rms_epsilon": config["norm_eps"],
+            "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
+            "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
+            "rope.scaling.type": "none",
+        }
     return found | {"attention.causal": False}
 
 
@@ -211,7 +224,7 @@ def convert(tensors: Tensors, config: Config, architecture: str) -> Tensors:
             new = names.get_name(part, try_suffixes=(".weight", ".bias"))
             assert new is not None, part
             found[new if new.endswith((".weight", ".bias")) else f"{new}.weight"] = piece.squeeze()
-    return found | ({} if architecture == "bert" else rope_factors(config))
+    return found | ({} if architecture in ENCODERS else rope_factors(config))
 
 
 def permuted(weights: torch.Tensor, heads: int) -> torch.Tensor:

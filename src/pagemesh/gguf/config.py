@@ -39,11 +39,11 @@ class _Family(NamedTuple):
 def config_json(model: GgufModel) -> Config:
     """What config.json would hold; ConfigError by key and value for what pagemesh cannot do."""
     keys = _keys(model)
-    architecture = model.metadata["general.architecture"]
-    if architecture == _BERT:
-        config = _bert(keys)
+    architecture = str(model.metadata["general.architecture"])
+    if architecture in _ENCODERS:
+        config = _ENCODERS[architecture](keys)
     else:
-        family = _FAMILIES[str(architecture)]
+        family = _FAMILIES[architecture]
         config = _decoder(keys)
         config |= {"architectures": [family.name(keys)], **family.own(keys, config)}
         config["rope_parameters"] = rope_settings(keys, config)
@@ -58,10 +58,10 @@ def pooling_kind(model: GgufModel) -> PoolingKind | None:
 
 def _keys(model: GgufModel) -> Keys:
     architecture = model.metadata.get("general.architecture")
-    if architecture != _BERT and architecture not in _FAMILIES:
+    if architecture not in (*_FAMILIES, *_ENCODERS):
         raise ConfigError(
             f"{model.path} has general.architecture = {architecture!r}, but pagemesh runs of GGUF files"
-            f" {', '.join([*_FAMILIES, _BERT])}"
+            f" {', '.join([*_FAMILIES, *_ENCODERS])}"
         )
     return Keys(model, str(architecture))
 
@@ -111,35 +111,65 @@ def _decoder(keys: Keys) -> Config:
     }
 
 
-def _bert(keys: Keys) -> Config:
-    """BERT and what differs from it in no more than its tables: RoBERTa, whose converter cuts off the positions of
-    padding, and DistilBERT, which has no token types."""
+def _encoder(keys: Keys) -> Config:
     config = _common(keys)
     heads: int = config["num_attention_heads"]
-    tensors = keys.model.tensors
-    # Of one row, some converters write a vector.
-    types = tensors.get("token_types.weight")
-    num_types = 0 if types is None else _table(keys, "token_types") if len(types.shape) > 1 else 1
-    tokenizer = Keys(keys.model, "tokenizer.ggml")
-    if types is not None:
-        tokenizer.require("token_type_count", (num_types,))
-    positions = _table(keys, "position_embd")
-    if config["max_position_embeddings"] != positions:
-        raise keys.bad("context_length", f"{positions}, as position_embd.weight has it")
     if keys.get("attention.causal") is not False:
         raise keys.bad("attention.causal", "false")
     keys.require("pooling_type", _POOLINGS)
     keys.require("attention.head_count_kv", (heads,))
+    head_dim = config["hidden_size"] // max(heads, 1)
     for key in ("attention.key_length", "attention.value_length"):
-        keys.require(key, (config["hidden_size"] // max(heads, 1),))
+        keys.require(key, (head_dim,))
+    # What encoders are published in, and llama.cpp computes in.
+    return config | {"dtype": "float32"}
+
+
+def _bert(keys: Keys) -> Config:
+    """BERT and what differs from it in no more than its tables: RoBERTa, whose converter cuts off the positions of
+    padding, and DistilBERT, which has no token types."""
+    config = _encoder(keys)
+    # Of one row, some converters write a vector.
+    types = keys.model.tensors.get("token_types.weight")
+    num_types = 0 if types is None else _table(keys, "token_types") if len(types.shape) > 1 else 1
+    if types is not None:
+        Keys(keys.model, "tokenizer.ggml").require("token_type_count", (num_types,))
+    positions = _table(keys, "position_embd")
+    if config["max_position_embeddings"] != positions:
+        raise keys.bad("context_length", f"{positions}, as position_embd.weight has it")
     return config | {
         "architectures": ["BertModel"],
-        # What encoders are published in, and llama.cpp computes in.
-        "dtype": "float32",
         "hidden_act": "gelu",
         "type_vocab_size": num_types,
         "layer_norm_eps": keys.epsilon("attention.layer_norm_epsilon"),
     }
+
+
+def _modern_bert(keys: Keys) -> Config:
+    config = _encoder(keys) | {
+        "architectures": ["ModernBertModel"],
+        "norm_eps": keys.epsilon("attention.layer_norm_epsilon"),
+    }
+    # Converters read it out of config.json's `norm_eps`, too.
+    keys.get("attention.layer_norm_rms_epsilon")
+    keys.require("hidden_activation", ("gelu",))
+    window = keys.integer("attention.sliding_window", 0)
+    if window == 0:
+        # Every layer is one without a window.
+        config["global_attn_every_n_layers"] = 1
+    else:
+        config |= {"local_attention": window, **_windows(keys, "global_attn_every_n_layers", 3)}
+    sizes = config | {"head_dim": config["hidden_size"] // max(config["num_attention_heads"], 1)}
+    return config | {"rope_parameters": rope_settings(keys, sizes)}
+
+
+def _windows(keys: Keys, period_key: str, period: int) -> Config:
+    """Which layers have a window: one by one, or all but every so many."""
+    pattern = keys.get("attention.sliding_window_pattern")
+    if isinstance(pattern, memoryview):
+        types = ("full_attention", "sliding_attention")
+        return {"layer_types": [types[bool(slides)] for slides in pattern]}
+    return {period_key: keys.integer("attention.sliding_window_pattern", period)}
 
 
 def _llama(keys: Keys, config: Config) -> Mapping[str, Any]:
@@ -211,12 +241,7 @@ def _gemma2(keys: Keys, config: Config) -> Mapping[str, Any]:
 
 
 def _gemma3(keys: Keys, config: Config) -> Mapping[str, Any]:
-    pattern = keys.get("attention.sliding_window_pattern")
-    own = _gemma(keys, config, 62)
-    if isinstance(pattern, memoryview):
-        types = ("full_attention", "sliding_attention")
-        return own | {"layer_types": [types[bool(slides)] for slides in pattern]}
-    return own | {"sliding_window_pattern": keys.integer("attention.sliding_window_pattern", 6)}
+    return _gemma(keys, config, 62) | _windows(keys, "sliding_window_pattern", 6)
 
 
 def _gpt_oss(keys: Keys, config: Config) -> Mapping[str, Any]:
@@ -234,8 +259,6 @@ def _llama_name(keys: Keys) -> str:
     return "MixtralForCausalLM" if keys.integer("expert_count", 0) else "LlamaForCausalLM"
 
 
-_BERT: Final = "bert"
-
 _FAMILIES: Final[Mapping[str, _Family]] = {
     "llama": _Family(_llama_name, _llama),
     "qwen2": _Family(lambda _: "Qwen2ForCausalLM", _nothing),
@@ -248,3 +271,9 @@ _FAMILIES: Final[Mapping[str, _Family]] = {
     "gpt-oss": _Family(lambda _: "GptOssForCausalLM", _gpt_oss),
 }
 """By llama.cpp's names."""
+
+_ENCODERS: Final[Mapping[str, Callable[[Keys], Config]]] = {
+    "bert": _bert,
+    "modern-bert": _modern_bert,
+}
+"""What config.json would say of each, by llama.cpp's names."""

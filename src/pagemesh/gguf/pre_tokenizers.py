@@ -69,6 +69,7 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "gpt-2": PreTokenizer((_GPT2,)),
     "roberta-bpe": PreTokenizer((_GPT2,)),
+    "modern-bert": PreTokenizer((_GPT2,), normalizes=True),
     "smollm": _DIGITS_APART,
     "starcoder": _DIGITS_APART,
     "refact": _DIGITS_APART,

@@ -17,10 +17,12 @@ FACTORS_SHORT: Final = "rope_factors_short.weight"
 
 _DEFAULT_BASE: Final = 10_000.0
 _LOCAL_BASE: Final = 10_000.0
+_WITH_LOCAL: Final = ("Gemma3ForCausalLM", "ModernBertModel")
+"""Whose layers with windows have a RoPE of their own."""
 
 
 def rope_settings(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The one RoPE of all layers, or Gemma 3's two by the types of layers."""
+    """The one RoPE of all layers, or two by the types of layers."""
     head_dim: int = config["head_dim"]
     dimensions = keys.integer("rope.dimension_count", head_dim)
     settings = {
@@ -28,7 +30,7 @@ def rope_settings(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any]:
         "partial_rotary_factor": dimensions / max(head_dim, 1),
         **_scaling(keys, config, dimensions),
     }
-    if config["architectures"] == ["Gemma3ForCausalLM"]:
+    if config["architectures"][0] in _WITH_LOCAL:
         local = keys.number("rope.freq_base_swa", _LOCAL_BASE)
         return {
             "full_attention": settings,

@@ -28,6 +28,9 @@ _OUTSIDE: Final[Mapping[str, str]] = {
     "embeddings.position_embeddings": "position_embd",
     "embeddings.token_type_embeddings": "token_types",
     "embeddings.LayerNorm": "token_embd_norm",
+    "embeddings.tok_embeddings": "token_embd",
+    "embeddings.norm": "token_embd_norm",
+    "final_norm": "output_norm",
 }
 
 _IN_LAYER: Final[Mapping[str, str]] = {
@@ -62,6 +65,12 @@ _IN_LAYER: Final[Mapping[str, str]] = {
     "intermediate.dense": "ffn_up",
     "output.dense": "ffn_down",
     "output.LayerNorm": "layer_output_norm",
+    "attn_norm": "attn_norm",
+    "attn.Wqkv": "attn_qkv",
+    "attn.Wo": "attn_output",
+    "mlp_norm": "ffn_norm",
+    "mlp.Wi": "ffn_up",
+    "mlp.Wo": "ffn_down",
 }
 
 _BEHIND_ATTENTION: Final[Mapping[str, str]] = {"post_attention_layernorm": "post_attention_norm"}
@@ -76,7 +85,7 @@ _PROJECTIONS: Final[Mapping[str, str]] = {
     "w2": "ffn_down",
 }
 
-_LAYER: Final = re.compile(r"(?:model\.layers|encoder\.layer)\.(\d+)\.(.+)\.(\w+)")
+_LAYER: Final = re.compile(r"(?:model\.layers|encoder\.layer|layers)\.(\d+)\.(.+)\.(\w+)")
 _EXPERT: Final = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)")
 _STACKED_EXPERTS: Final = "mlp.experts"
 

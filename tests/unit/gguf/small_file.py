@@ -125,12 +125,13 @@ def write_small_encoder(
     path: Path,
     tokenizer: Mapping[str, Any] = WORDS,
     shapes: Mapping[str, tuple[int, ...]] = ENCODER_SHAPES,
+    architecture: str = "bert",
     **changes: Any,
 ) -> Path:
     """The same of an encoder, whose projections and norms have biases."""
-    writer = gguf.GGUFWriter(path, "bert")
+    writer = gguf.GGUFWriter(path, architecture)
     for key, value in (ENCODER | dict(tokenizer) | changes).items():
-        add(writer, key, value)
+        add(writer, key.replace("bert.", f"{architecture}.", 1), value)
     biases = {f"{n}.bias": s[:1] for n, s in shapes.items() if n[:3] == "blk" or n[-4:] == "norm"}
     add_tensors(writer, {f"{name}.weight": shape for name, shape in shapes.items()} | biases)
     finish(writer)

@@ -42,6 +42,7 @@ def cuts(expression: str) -> pre_tokenizers.PreTokenizer:
 BYTE_LEVEL = {
     "gpt-2": GPT2_CUTS,
     "roberta-bpe": GPT2_CUTS,
+    "modern-bert": GPT2_CUTS,
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), GPT2_CUTS]),
     "llama-bpe": cuts(LLAMA3),
     "qwen2": cuts(QWEN2),

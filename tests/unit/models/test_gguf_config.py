@@ -174,6 +174,48 @@ def test_what_an_encoder_cannot_do_is_refused_by_key_and_value(
     assert message in caught.value.message
 
 
+MODERN: dict[str, Any] = {
+    "bert.attention.sliding_window": 128,
+    "bert.attention.layer_norm_rms_epsilon": 1e-5,
+    "bert.rope.freq_base": 160000.0,
+    "bert.rope.freq_base_swa": 20000.0,
+    "bert.rope.scaling.type": "none",
+    "bert.attention.head_count": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, (None,)),
+        ({"bert.attention.sliding_window": None}, (None,)),
+        ({"bert.attention.sliding_window_pattern": [True]}, (65,)),
+        ({"bert.attention.sliding_window_pattern": [False]}, (None,)),
+    ],
+)
+def test_modern_bert_says_which_layers_have_windows(
+    tmp_path: Path, changes: dict[str, Any], windows: tuple[int | None, ...]
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_small_encoder(path, architecture="modern-bert", **MODERN | changes)
+    settings = ConfigJson.read(path / "config.json")
+    architecture = find_architecture(settings)
+    assert architecture is not None and architecture.name == "ModernBertModel"
+    spec = architecture.make_spec(settings)
+    assert tuple(layer.sliding_window for layer in spec.layers) == windows
+    bases = {None: 160000.0, 65: 20000.0}
+    assert [layer.rope and layer.rope.theta for layer in spec.layers] == [bases[w] for w in windows]
+
+
+def test_modern_bert_with_another_activation_is_refused(tmp_path: Path) -> None:
+    changes = MODERN | {"bert.hidden_activation": "silu"}
+    path = write_small_encoder(tmp_path / "model.gguf", architecture="modern-bert", **changes)
+    with pytest.raises(
+        ConfigError, match=r"modern-bert\.hidden_activation = 'silu', but it must be"
+    ):
+        config(path)
+
+
 def test_a_key_that_says_nothing_is_passed_over(tmp_path: Path) -> None:
     write_small(tmp_path / "model.gguf", **{"llama.logit_scale": 0.0, "llama.new.text": ""})
     assert config(tmp_path / "model.gguf")["num_hidden_layers"] == 1
