@@ -40,6 +40,9 @@ _NUMBER_DIGITS: Final = {
 }
 """Binary ones of a number, of the types that rows may have."""
 
+_RAW: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Whole numbers of as many bytes."""
+
 Order = Literal["singles", "pairs", "columns"]
 """How a part's numbers are to lie when they are unpacked: float32 of all columns, input by input; or bfloat16 of all
 columns with pairs of inputs, pair by pair; or bfloat16 of a step's inputs, column by column."""
@@ -142,61 +145,73 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
 
 def pack(weight: Packed, form: PackedForm) -> torch.Tensor:
     """[out, in], out a multiple of 32 → uint8 [panels, bytes]; inputs are filled up with what gives finite numbers."""
-    codes = functional.pad(_codes(weight), (0, -weight.shape[-1] % STEP_INPUTS))
-    num_inputs = codes.shape[1]
-    lines = _lines(codes.view(-1, COLUMNS, num_inputs), form)
-    per_part = PART_INPUTS // form.line_inputs
-    pieces: list[torch.Tensor] = []
-    for part in range(-(-num_inputs // PART_INPUTS)):
-        pieces += _head(weight, form, part)
-        own = lines[:, part * per_part : (part + 1) * per_part]
-        if form.order == "columns":
-            own = own.reshape(len(own), -1, COLUMNS, STEP_INPUTS).transpose(1, 2)
-        pieces.append(own.flatten(1))
-    return torch.cat(pieces, 1)
+    codes = _filled(_codes(weight), STEP_INPUTS)
+    num_panels, num_inputs = codes.shape[0] // COLUMNS, codes.shape[1]
+    codes = codes.view(num_panels, COLUMNS, num_inputs)
+    num_parts, rest = divmod(num_inputs, PART_INPUTS)
+    pieces = []
+    if num_parts:
+        parts = range(num_parts)
+        pieces.append(_parts(weight, form, parts, codes[:, :, : num_parts * PART_INPUTS]))
+    if rest:
+        parts = range(num_parts, num_parts + 1)
+        pieces.append(_parts(weight, form, parts, codes[:, :, num_parts * PART_INPUTS :]))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+
+
+def _parts(weight: Packed, form: PackedForm, parts: range, codes: torch.Tensor) -> torch.Tensor:
+    """Parts with equally many inputs, of which uint8 [panels, 32, in] are given → [panels, bytes]."""
+    num_panels, _, num_inputs = codes.shape
+    lines = _lines(codes.view(num_panels, COLUMNS, len(parts), num_inputs // len(parts)), form)
+    packed = codes.new_zeros(num_panels, len(parts), form.codes_offset + lines[0, 0].numel())
+    packed[:, :, form.codes_offset :].view(lines.shape).copy_(lines)
+    for name, rows in _heads(weight, form, parts):
+        begin: int = getattr(form, name).offset
+        packed[:, :, begin : begin + rows.shape[2]] = rows
+    return packed.flatten(1)
 
 
 def _lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
-    """uint8 [panels, 32, in] → [panels, lines, 64]."""
-    num_panels, _, num_inputs = codes.shape
+    """uint8 [panels, 32, parts, in] → codes in their order, [panels, parts, …], not moved if that can wait."""
+    num_panels, _, num_parts, num_inputs = codes.shape
     if form.order == "columns":
-        return _column_lines(codes, form)
+        if form.bits == 8:
+            return codes.transpose(1, 2)
+        filled = _filled(codes, 2 * STEP_INPUTS)
+        steps = filled.view(*filled.shape[:3], -1, 2, STEP_INPUTS)
+        return (steps[..., 0, :] | steps[..., 1, :] << 4).transpose(1, 2)
     if form.order == "singles":
-        vectors = codes.transpose(1, 2).reshape(num_panels, -1, LANES)
+        vectors = codes.permute(0, 2, 3, 1)
     else:
         # A quarter of the columns with both inputs of a pair in each vector.
-        quarters = codes.view(num_panels, 4, COLUMNS // 4, num_inputs // 2, 2)
-        vectors = quarters.permute(0, 3, 1, 2, 4).reshape(num_panels, -1, LANES)
-    of_lane = vectors.view(num_panels, -1, 32 // form.bits, LANES).transpose(2, 3)
+        quarters = codes.view(num_panels, 4, COLUMNS // 4, num_parts, num_inputs // 2, 2)
+        vectors = quarters.permute(0, 3, 4, 1, 2, 5)
+    of_lane = vectors.reshape(num_panels, num_parts, -1, 32 // form.bits, LANES).transpose(3, 4)
     if form.bits == 4:
         of_lane = of_lane[..., ::2] | of_lane[..., 1::2] << 4
-    return of_lane.reshape(num_panels, -1, LINE_BYTES)
+    return of_lane
 
 
-def _column_lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
-    if form.bits == 4:
-        codes = functional.pad(codes, (0, -codes.shape[2] % (2 * STEP_INPUTS)))
-    num_panels = codes.shape[0]
-    steps = codes.view(num_panels, COLUMNS, -1, STEP_INPUTS).transpose(1, 2)
-    if form.bits == 4:
-        steps = steps[:, ::2] | steps[:, 1::2] << 4
-    return steps.reshape(num_panels, -1, LINE_BYTES)
-
-
-def _head(weight: Packed, form: PackedForm, part: int) -> Iterator[torch.Tensor]:
-    """What a part of all panels begins with, uint8 [panels, bytes] one after the other."""
-    first_input = part * PART_INPUTS
+def _heads(weight: Packed, form: PackedForm, parts: range) -> Iterator[tuple[str, torch.Tensor]]:
+    """What parts begin with: of each table its name and, behind the last group of a row zeros, uint8 [panels, parts, bytes]."""
     for name, table in _tables(weight).items():
         number = 1 if name.endswith("units") else PART_INPUTS // form.group_inputs
-        first = min(first_input // _run(weight, name), table.shape[1] - 1)
-        # torch fills up no floats of 8 bits.
-        table = table.view(torch.uint8) if table.dtype == torch.float8_e8m0fnu else table
-        rows = table[:, first : first + number].view(
-            -1, COLUMNS, min(number, table.shape[1] - first)
-        )
-        rows = functional.pad(rows.transpose(1, 2), (0, 0, 0, number - rows.shape[2]))
-        raw = rows.contiguous().view(torch.uint8).flatten(1)
-        yield functional.pad(raw, (0, -raw.shape[1] % LINE_BYTES))
+        # As numbers, since torch fills up no floats of 8 bits.
+        raw = table.view(_RAW[table.dtype.itemsize])
+        if number == 1:
+            runs = torch.tensor([part * PART_INPUTS // _run(weight, name) for part in parts])
+            own = raw[:, runs.clamp_(max=raw.shape[1] - 1)]
+        else:
+            own = raw[:, parts.start * number : parts.stop * number]
+            own = functional.pad(own, (0, len(parts) * number - own.shape[1]))
+        rows = own.view(-1, COLUMNS, len(parts), number).permute(0, 2, 3, 1).contiguous()
+        yield name, rows.view(torch.uint8).flatten(2)
+
+
+def _filled(codes: torch.Tensor, size: int) -> torch.Tensor:
+    """With zeros behind each row, up to a multiple of a size."""
+    padding = -codes.shape[-1] % size
+    return functional.pad(codes, (0, padding)) if padding else codes
 
 
 def _group_size(weight: Packed) -> int:
