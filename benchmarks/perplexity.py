@@ -29,6 +29,7 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.gguf_sources import gguf_sources
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.models.tensor_files import read_headers
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 QUESTION: Final = "Perplexity of a model whose weights or KV are held in fewer bits"
@@ -74,7 +75,8 @@ def write_dense(file: Path, folder: Path) -> None:
     if architecture is None:
         raise ConfigError(f"{file} is of no architecture of pagemesh's own")
     spec, tensors = architecture.make_spec(settings), open_gguf(file).tensors
-    theirs, ours = gguf_sources(architecture, spec, tensors), list(architecture.sources(spec))
+    entries, _ = read_headers(file)
+    theirs, ours = gguf_sources(architecture, spec, entries), list(architecture.sources(spec))
     if len(theirs) != len(ours) or any(source.convert for source in ours):
         raise ConfigError(f"{file} has tensors that are not those of a checkpoint one by one")
     weights = {}
