@@ -17,6 +17,7 @@ from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.runner import Runner
 from pagemesh.errors import ConfigError
 from pagemesh.kv_memory.staged import Piece, Stager
+from pagemesh.malloc import give_back_freed_memory
 from pagemesh.sampling.logprobs import TOP_SIZES
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, BlockMoves, PromptTargets, ScheduledSequence
@@ -40,6 +41,8 @@ def check_after_loading(
     than --max-num-batched-tokens, for a single prompt, which could take minutes here: its memory is what
     a step of that many tokens takes, times as much as it is longer.
     """
+    # What malloc has free is no part of the model, and would be taken by a step unseen.
+    give_back_freed_memory()
     loaded = process_memory()
     activations = measure_step(runner, scheduler, max_model_len)
     if loaded is None or activations is None:
