@@ -49,8 +49,9 @@ class _HugePages:
     """
 
     _PAGE_BYTES: Final = 2 << 20
-    _REGION_BYTES: Final = 8 * _PAGE_BYTES
-    """Of a region for more than one weight."""
+    _REGION_BYTES: Final = 64 * _PAGE_BYTES
+    """Of addresses, for more than one weight. Pages are taken as they are written, so that only the last one of a
+    region, behind which no weight fits, is taken in vain."""
 
     def __init__(self) -> None:
         self._rest = memoryview(b"")

@@ -85,7 +85,7 @@ def flags_of_memory(address: int) -> list[str]:
 
 
 def test_memory_is_given_back_with_the_last_weight_in_it() -> None:
-    weights = [torch.ones(20 << 20, dtype=torch.uint8) for _ in range(2)]
+    weights = [torch.ones(160 << 20, dtype=torch.uint8) for _ in range(2)]
     placed = place_packed(weights[0])
     address = placed.data_ptr()
     # Another region, from which the next weight is taken.
