@@ -42,7 +42,7 @@ there. An estimate: from nothing to three sixteenths, as groups are long or shor
 
 
 _PARTS: Final[Mapping[WayName, tuple[int, int, int]]] = {
-    "fp8": (8, 4, 1),
+    "fp8": (8, 2, 1),
     "int8": (8, 2, 1),
     "int4": (4, 2, 2),
 }

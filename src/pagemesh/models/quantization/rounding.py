@@ -26,6 +26,11 @@ _PIECE_NUMBERS: Final = 1 << 18
 """That are rounded at once: float32 copies of them fit a second-level cache."""
 
 _LARGEST_FP8: Final = 448.0
+_FP8_SCALES: Final = 8
+"""Scales that are tried for a group: from the least with which its largest number fits to nearly twice that. Where its
+numbers fall between those of FP8 depends on the scale. That with the least squared error is taken, of equal ones the
+least."""
+
 _INT8_CENTRE: Final = 128
 _LARGEST_INT8: Final = 127
 _LARGEST_INT4: Final = 15
@@ -75,14 +80,35 @@ def rounded_packing(source: Source, to: Rounding) -> Packing:
 def _round_fp8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> ScaledFp8:
     num_inputs = weight.shape[-1]
     numbers = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device)
-    scales = torch.empty((*weight.shape[:-1], -(-num_inputs // group_size)), device=weight.device)
+    scales = _of_groups(weight, group_size)
     for piece, out, scale in _pieces(weight, numbers, scales):
         filled = functional.pad(piece, (0, -num_inputs % group_size))
-        groups = filled.view(len(piece), -1, group_size)
-        scale.copy_(groups.abs().amax(-1).div_(_LARGEST_FP8))
-        groups.div_(_divisor(scale).unsqueeze(-1))
-        out.copy_(filled[:, :num_inputs])
+        groups = _side_by_side(filled, group_size)
+        best = _best_scale(groups)
+        scale.copy_(best.view_as(scale))
+        rounded = groups.div_(_divisor(best)).to(torch.float8_e4m3fn)
+        out.copy_(rounded.t().reshape(filled.shape)[:, :num_inputs])
     return ScaledFp8(dtype, numbers, scales, group_size)
+
+
+def _best_scale(groups: torch.Tensor) -> torch.Tensor:
+    """Of FP8 for each of [in, groups], a number that a bfloat16 has."""
+    least = groups.abs().amax(0).div_(_LARGEST_FP8)
+    values = torch.empty_like(groups)
+    scale = error = None
+    for step in range(_FP8_SCALES):
+        tried = _as_bfloat16(least * 2 ** (step / _FP8_SCALES))
+        torch.div(groups, _divisor(tried), out=values)
+        errors = values.to(torch.float8_e4m3fn).float().mul_(tried).sub_(groups)
+        tried_error = _sum_squares(errors)
+        if scale is None or error is None:
+            scale, error = tried, tried_error
+        else:
+            is_better = tried_error < error
+            scale = torch.where(is_better, tried, scale)
+            error = torch.where(is_better, tried_error, error)
+    assert scale is not None
+    return scale
 
 
 def _round_int8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> GroupInt:
@@ -102,8 +128,7 @@ def _round_int4(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> Gr
     codes = torch.empty(packed_shape, dtype=torch.uint8, device=weight.device)
     scales, minimums = _of_groups(weight, group_size), _of_groups(weight, group_size)
     for piece, out, scale, minimum in _pieces(weight, codes, scales, minimums):
-        # Groups side by side: whatever they share is then a long row as well.
-        groups = piece.view(-1, group_size).t().contiguous()
+        groups = _side_by_side(piece, group_size)
         best = _best_range(groups)
         scale.copy_(best.scale.view_as(scale))
         minimum.copy_(best.minimum.view_as(minimum))
@@ -158,6 +183,11 @@ def _sum_squares(numbers: torch.Tensor) -> torch.Tensor:
     return numbers[0].clone()
 
 
+def _side_by_side(rows: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Groups [in, groups]: whatever they share is then a long row as well."""
+    return rows.view(-1, group_size).t().contiguous()
+
+
 def _divisor(scale: torch.Tensor) -> torch.Tensor:
     """Of groups whose numbers are all alike, none is divided by 0."""
     return torch.where(scale == 0, 1.0, scale)
@@ -169,7 +199,7 @@ def _as_bfloat16(numbers: torch.Tensor) -> torch.Tensor:
 
 def _of_groups(weight: torch.Tensor, group_size: int) -> torch.Tensor:
     """bfloat16: of the range of float32, and a code times a number of it fits one."""
-    shape = (*weight.shape[:-1], weight.shape[-1] // group_size)
+    shape = (*weight.shape[:-1], -(-weight.shape[-1] // group_size))
     return torch.empty(shape, dtype=torch.bfloat16, device=weight.device)
 
 

@@ -25,8 +25,8 @@ def spec_of(folder: Path, recipe: str, **settings: int) -> DecoderSpec:
 @pytest.mark.parametrize(
     ("way", "num_inputs", "expected"),
     [
-        ("fp8", 100, Rounding("fp8", 128)),
-        ("fp8", 4096, Rounding("fp8", 128)),
+        ("fp8", 100, Rounding("fp8", 32)),
+        ("fp8", 4096, Rounding("fp8", 32)),
         ("int8", 4096, Rounding("int8", 128)),
         ("int8", 576, Rounding("int8", 64)),
         ("int8", 96, Rounding("int8", 32)),
@@ -60,11 +60,11 @@ def test_what_is_looked_up_or_chooses_stays_as_it_is(
     assert QuantizationWay(way).rounding(parameter, shape) is None
 
 
-def test_a_head_of_its_own_keeps_8_bits() -> None:
+def test_a_head_is_whole_numbers_of_8_bits() -> None:
     heads = [
         QuantizationWay(way).rounding("lm_head", (100, 256)) for way in ("fp8", "int8", "int4")
     ]
-    assert heads == [Rounding("fp8", 128), Rounding("int8", 128), Rounding("int8", 128)]
+    assert heads == [Rounding("int8", 128)] * 3
 
 
 def test_what_is_left_out_is_told_once_for_all_layers(tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_groups_that_do_not_fit_are_told(tmp_path: Path) -> None:
 
 def test_each_way_is_a_fact_of_its_own() -> None:
     facts = [QuantizationWay(way).facts for way in ("fp8", "int8", "int4")]
-    assert facts == [{"quantized_while_loading": [way, 2]} for way in ("fp8", "int8", "int4")]
+    assert facts == [{"quantized_while_loading": [way, 3]} for way in ("fp8", "int8", "int4")]
