@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pagemesh.kernels.launch import Launch
+from pagemesh.kernels.linear.weight_kernel import Form
 from pagemesh.kernels.target import TARGETS, Target
 
 _DIGEST: Final = re.compile(r"^- (\w+): `([0-9a-f]+)`$", re.MULTILINE)
@@ -25,6 +26,10 @@ may only go down."""
 MOST_SPILLED_BY_LONG_TILES: Final = 640
 """Of a thread of a matmul whose tiles have 256 tokens: beside the sums of a segment it keeps those of the
 segments before, once in thousands of inputs. An H200 is faster with it all the same."""
+
+MOST_SPILLED_BESIDE_SEGMENTS: Final = 240
+"""Of a thread of a matmul of floats of 8 bits for gates and ups whose segments one program adds up: it keeps a pair of
+sums for the segments before, one for its own, and what tensor cores have just added up."""
 
 _GPUS: Final = {
     80: "A100",
@@ -90,9 +95,13 @@ def defects(variants: Sequence[Variant], found: Mapping[str, Compiled]) -> list[
 
 
 def _most_spilled_bytes(variant: Variant, version: str) -> int:
-    is_long = variant.launch.arguments.get("BLOCK_T") == 256
-    if is_long:
+    arguments = variant.launch.arguments
+    if arguments.get("BLOCK_T") == 256:
         return MOST_SPILLED_BY_LONG_TILES
+    form = arguments.get("FORM")
+    is_fp8 = isinstance(form, Form) and form.codes == "fp8"
+    if is_fp8 and arguments.get("GATE") is not None and arguments.get("SEGMENTS") != 1:
+        return MOST_SPILLED_BESIDE_SEGMENTS
     return SPILLED_BY_VERSION.get((version, variant.kernel_name), MOST_SPILLED_BYTES)
 
 
@@ -108,7 +117,8 @@ def document(
         " memory, in bytes, is that of a program. *In flight* are the groups of copies that the kernel's loop leaves"
         " on their way while it computes: none would mean that it loads nothing ahead. Where two versions differ,"
         f" both figures are there. No kernel spills more than {MOST_SPILLED_BYTES} bytes, but matmuls with tiles of"
-        f" 256 tokens up to {MOST_SPILLED_BY_LONG_TILES}, and three kernels up to"
+        f" 256 tokens up to {MOST_SPILLED_BY_LONG_TILES}, those of FP8 with FP8 that add up segments of gates up to"
+        f" {MOST_SPILLED_BESIDE_SEGMENTS}, and three kernels up to"
         f" {max(SPILLED_BY_VERSION.values())} with the older Triton. A kernel stands under the first case that needs"
         " it so.",
     ]

@@ -12,7 +12,7 @@ from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate
 from pagemesh.kernels.linear import Dense
 from tools.kernel_cases.case import Case, meta
-from tools.kernel_cases.linear import int4, mxfp4, w8a8
+from tools.kernel_cases.linear import fp8_runs, int4, mxfp4, w8a8
 
 
 def cases() -> Iterator[Case]:
@@ -58,7 +58,7 @@ def _quantised_cases() -> Iterator[Case]:
         f"Qwen 3 30B in {name}": make_experts(
             Stack(make(128, 1536, 2048), None), Stack(make(128, 2048, 768), None), Gate("silu")
         )
-        for name, make in (("int4", int4), ("W8A8", w8a8))
+        for name, make in (("int4", int4), ("W8A8", w8a8), ("FP8 x FP8 in blocks", fp8_runs))
     }
     for name, experts, num_choices in (
         ("GPT-OSS 20B in MXFP4", gpt_oss, 4),

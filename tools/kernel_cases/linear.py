@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -41,6 +42,13 @@ def cases() -> Iterator[Case]:
 
 def _quantised_cases() -> Iterator[Case]:
     """Each way to read codes; few tokens and many."""
+    for name in ("FP8 x FP8", "FP8 x FP8 in blocks"):
+        # Segments beside gates, and neither.
+        small = make_gated_linear(WEIGHTS[name](6144, 1024), None, Gate("silu"))
+        hidden = meta(512, 1024)
+        yield Case(f"gate and up of Qwen 3 0.6B in {name}, T = 512", partial(small, hidden))
+        head = make_linear(WEIGHTS[name](128256, 4096))
+        yield Case(f"head in {name}, T = 256", partial(head, meta(256, 4096)))
     for name, make in WEIGHTS.items():
         output = make_linear(make(4096, 4096))
         gated = make_gated_linear(make(28672, 4096), None, Gate("silu"))
@@ -103,6 +111,18 @@ def nf4(*shape: int) -> Codebook:
     return Codebook(torch.bfloat16, codes, scales, tuple(map(float, range(16))), 64)
 
 
+def fp8_rows(*shape: int) -> ScaledFp8:
+    """As LLM Compressor's: floats of 8 bits on both sides, a scale to a row of either."""
+    scales = meta(*shape[:-1], 1, dtype=torch.float32)
+    numbers = meta(*shape, dtype=torch.float8_e4m3fn)
+    return ScaledFp8(torch.bfloat16, numbers, scales, shape[-1], shape[-1])
+
+
+def fp8_runs(*shape: int) -> ScaledFp8:
+    """As DeepSeek's: scales for blocks of weights and for 128 inputs of a row."""
+    return replace(fp8_blocks(*shape), row_group=128)
+
+
 def w8a8(*shape: int) -> ChannelInt8:
     """Whole numbers on both sides."""
     scales = meta(*shape[:-1], 1, dtype=torch.float32)
@@ -117,4 +137,6 @@ WEIGHTS: Final[Mapping[str, Callable[..., Quantised]]] = {
     "MXFP4": mxfp4,
     "NF4": nf4,
     "W8A8": w8a8,
+    "FP8 x FP8": fp8_rows,
+    "FP8 x FP8 in blocks": fp8_runs,
 }

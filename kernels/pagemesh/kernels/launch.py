@@ -100,6 +100,8 @@ def dot_type(dtype: torch.dtype) -> tl.dtype:
     """
     if dtype == torch.int8:
         return tl.int8
+    if dtype == torch.float8_e4m3fn:
+        return tl.float8e4nv
     if is_interpreted() or dtype == torch.float32:
         return tl.float32
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]

@@ -21,6 +21,7 @@ from pagemesh.kernels.linear.kernel import (
     sum_segments,
     tile_of,
 )
+from pagemesh.kernels.linear.weight_kernel import is_scaled_at_the_end
 
 
 @triton.jit
@@ -124,6 +125,7 @@ def experts_kernel(
     input_groups,
     table,
     row_scales,
+    row_scale_stride,
     bias,
     output,
     partials,
@@ -170,9 +172,10 @@ def experts_kernel(
     if input_groups is not None:
         input_groups += expert * num_inputs
     tables = (scales, scale_units, zero_points, minimums, minimum_units, input_groups, table)
-    rows = inputs + (pair // CHOICES).to(tl.int64) * input_stride
-    if row_scales is not None:
-        row_scales = tl.load(row_scales + pair // CHOICES)
+    token = pair // CHOICES
+    rows = (inputs + token.to(tl.int64) * input_stride, row_scales, row_scale_stride, token)
+    if is_scaled_at_the_end(FORM):
+        row_scales = tl.load(row_scales + token)
         scales += expert * width
     if bias is not None:
         bias += expert * width
@@ -198,7 +201,7 @@ def experts_kernel(
             outputs = output + (pair.to(tl.int64) * num_outputs)[None, :] + column[:, None]
             finish(
                 sums, up_sums, scales, row_scales, bias, None, outputs, column, mask,
-                num_outputs, limit, alpha, GATE,
+                num_outputs, limit, alpha, FORM, GATE,
             )  # fmt: skip
     else:
         sums, up_sums = sum_segments(
@@ -208,7 +211,7 @@ def experts_kernel(
         outputs = output + (pair.to(tl.int64) * num_outputs)[None, :] + column[:, None]
         finish(
             sums, up_sums, scales, row_scales, bias, None, outputs, column, mask,
-            num_outputs, limit, alpha, GATE,
+            num_outputs, limit, alpha, FORM, GATE,
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.launch import cdiv, launch
-from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight
+from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight, takes_codes
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
@@ -19,7 +19,7 @@ from pagemesh.kernels.linear.interface import (
 )
 from pagemesh.kernels.linear.kernel import linear_kernel
 from pagemesh.kernels.linear.tiles import GROUP, choose_tiles, num_segments
-from pagemesh.kernels.linear.weight import RowStack, Weight, takes_int8_rows
+from pagemesh.kernels.linear.weight import RowStack, Weight
 from pagemesh.kernels.target import arrival_counters, target_of
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -33,7 +33,7 @@ def make_cuda_linear(weight: Weight, bias: torch.Tensor | None) -> Linear:
 
 def make_cuda_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
     """See `make_gated_linear`."""
-    if isinstance(weight, RowStack) and takes_int8_rows(weight):
+    if isinstance(weight, RowStack) and takes_codes(weight):
         # Parts whose products are not those of one dense weight.
         activate = make_gated_activation(gate, weight.device)
         return StepwiseGatedLinear(make_cuda_linear(weight, bias), activate)

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 import torch
 
 from pagemesh.errors import ConfigError
-from pagemesh.kernels.linear.int8_rows_kernel import quantise_rows
 from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
-from pagemesh.kernels.linear.weight import Weight
+from pagemesh.kernels.linear.rows_kernel import fp8_rows, int8_rows
+from pagemesh.kernels.linear.tiles import PROMOTED
+from pagemesh.kernels.linear.weight import RowStack, Weight
 from pagemesh.kernels.linear.weight_kernel import Form
 from pagemesh.kernels.target import target_of
 
@@ -19,7 +20,7 @@ _TABLES: Final = (
 )
 _E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _CONVERTS_E4M3: Final = 89
-"""The first compute capability with an instruction for it."""
+"""The first compute capability with an instruction for it, and with units that multiply such floats."""
 
 
 _Kept = GroupInt | Codebook | ScaledFp8 | ChannelInt8
@@ -42,22 +43,25 @@ class KernelWeight:
         self.device = weight.device
         self.num_bits = 8 * flat["weight"].nbytes // max(1, self.shape.numel())
         """Of a number, as it is read."""
+        self._form = None if kept is None else _form(kept)
         self.arguments: dict[str, object] = {
             **dict.fromkeys(_TABLES),
             **flat,
             "row_size": flat["weight"].shape[-1],
-            "FORM": None if kept is None else _form(kept),
+            "FORM": self._form,
         }
         """By the names of kernels' parameters."""
-        self._is_int8 = isinstance(kept, ChannelInt8)
-        self._input_scale = _input_scale(kept) if isinstance(kept, ChannelInt8) else None
+        self._input_scale = None if kept is None else _input_scale(kept)
 
     def take(self, inputs: torch.Tensor) -> KernelRows:
         """Rows [T, in] as they are multiplied with it."""
         inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
-        if not self._is_int8:
-            return KernelRows(inputs, None, torch.float32)
-        return KernelRows(*quantise_rows(inputs, self._input_scale), torch.int32)
+        if self._form is not None and self._form.codes == "w8a8":
+            return KernelRows(*int8_rows(inputs, self._input_scale), torch.int32)
+        if self._form is not None and self._form.codes == "fp8":
+            codes, scales = fp8_rows(inputs, self._input_scale, self._form.row_group)
+            return KernelRows(codes, scales, torch.float32)
+        return KernelRows(inputs, None, torch.float32)
 
 
 class KernelRows(NamedTuple):
@@ -67,7 +71,7 @@ class KernelRows(NamedTuple):
     """[T, in], a row's side by side."""
 
     scales: torch.Tensor | None
-    """float32 [T], of whole numbers."""
+    """float32 [runs, T], of codes."""
 
     sum_dtype: torch.dtype
 
@@ -78,7 +82,30 @@ class KernelRows(NamedTuple):
             "inputs": self.numbers,
             "input_stride": self.numbers.stride(0),
             "row_scales": self.scales,
+            "row_scale_stride": 0 if self.scales is None else self.scales.stride(0),
         }
+
+
+def takes_codes(weight: Weight) -> bool:
+    """Whether rows become codes before they are multiplied with it, on its device."""
+    if isinstance(weight, RowStack):
+        return any(map(takes_codes, weight.parts))
+    return isinstance(weight, ChannelInt8) or (
+        isinstance(weight, ScaledFp8) and _takes_fp8_rows(weight)
+    )
+
+
+def _takes_fp8_rows(weight: ScaledFp8) -> bool:
+    """Whether it is made for that, and the device has units for it that add up whole runs of inputs."""
+    if weight.row_group is None or target_of(weight.device).capability < _CONVERTS_E4M3:
+        return False
+    runs, row_runs = (_in_a_row(weight, size) for size in (weight.group_size, weight.row_group))
+    return not (runs % PROMOTED or row_runs % PROMOTED or row_runs & (row_runs - 1))
+
+
+def _in_a_row(weight: _Kept, size: int) -> int:
+    """Inputs that share a number, 0 where all of a row do."""
+    return size if size < weight.shape[-1] else 0
 
 
 def _tensors(weight: _Kept) -> dict[str, torch.Tensor]:
@@ -105,8 +132,10 @@ def _form(weight: _Kept) -> Form:
     if isinstance(weight, ChannelInt8):
         return Form("w8a8", 0, 0, 0)
     num_inputs = weight.shape[-1]
-    group = weight.group_size if weight.group_size < num_inputs else 0
+    group = _in_a_row(weight, weight.group_size)
     if isinstance(weight, ScaledFp8):
+        if weight.row_group is not None and _takes_fp8_rows(weight):
+            return Form("fp8", 0, group, 0, _in_a_row(weight, weight.row_group))
         return Form("e4m3", 0, group, 0)
     if isinstance(weight, Codebook):
         return Form("e2m1" if _is_e2m1(weight.table) else "table", 0, group, 0)
@@ -115,7 +144,12 @@ def _form(weight: _Kept) -> Form:
     return Form("int4" if weight.bits == 4 else "int8", weight.centre, group, unit)
 
 
-def _input_scale(weight: ChannelInt8) -> torch.Tensor | None:
+def _input_scale(weight: _Kept) -> torch.Tensor | None:
+    """float32 [1, ...], of all rows of activations, if they have one."""
+    if isinstance(weight, ScaledFp8):
+        return None if weight.input_scales is None else weight.input_scales.amax()
+    if not isinstance(weight, ChannelInt8):
+        return None
     if weight.input_scale is None or weight.input_scale.numel() == 1:
         return weight.input_scale
     raise ConfigError(

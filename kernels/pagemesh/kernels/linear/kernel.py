@@ -4,6 +4,9 @@ The weight's rows are the first operand of every matrix instruction and the toke
 few tokens there are, the instruction is of the same kind, 16 inputs after 16 are added to a sum, and no sum
 knows how many others there are. Inputs are cut into segments whose sums are added one after another,
 whether programs of their own computed them or one program all of them.
+
+Floats of 8 bits are multiplied 128 inputs at a time: tensor cores keep fewer digits of such sums than a float32 has
+(https://arxiv.org/abs/2412.19437, 3.3.2), so each begins at zero and is added to a float32 outside of them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,13 @@ import triton.language as tl
 
 from pagemesh.kernels.early_start import read_ahead, wait_for_earlier
 from pagemesh.kernels.gated_activation.cuda import activate
-from pagemesh.kernels.linear.weight_kernel import codes_before, load_tile
+from pagemesh.kernels.linear.weight_kernel import (
+    codes_before,
+    is_fp8,
+    is_scaled_at_the_end,
+    is_scaled_by_runs,
+    load_tile,
+)
 
 AHEAD = tl.constexpr(4)
 """Lines of the cache that are read ahead of each row: about what a program's first loads ask for."""
@@ -48,12 +57,56 @@ def sum_type(form):
 
 
 @triton.jit
+def load_run_scales(scales, row, start, num_inputs, FORM: tl.constexpr, BLOCK_OUT: tl.constexpr):
+    """What products of a weight's rows from an input on are scaled with, float32 [BLOCK_OUT, 1]; 1 if not by runs."""
+    if is_scaled_by_runs(FORM):
+        runs = tl.cdiv(num_inputs, FORM.group) if FORM.group else 1
+        run = start // FORM.group if FORM.group else 0
+        scale = tl.load(scales + row * runs + run)[:, None]
+    else:
+        scale = tl.full((BLOCK_OUT, 1), 1.0, tl.float32)
+    return scale
+
+
+@triton.jit
+def load_token_scales(rows, start, FORM: tl.constexpr, BLOCK_T: tl.constexpr):
+    """The same of the rows of tokens, [1, BLOCK_T]."""
+    if is_scaled_by_runs(FORM):
+        _, scales, stride, token = rows
+        run = start // FORM.row_group if FORM.row_group else 0
+        # As half of twice as many: a thread then loads one, where it would load all that its sums need.
+        half = tl.arange(0, 2)[:, None]
+        place = scales + run * stride + (half + token[None, :])
+        scale = tl.sum(tl.load(place, mask=half == 0, other=0.0), axis=0)[None, :]
+    else:
+        scale = tl.full((1, BLOCK_T), 1.0, tl.float32)
+    return scale
+
+
+@triton.jit
+def add_product(sums, tile, tokens, scale, token_scale, FORM: tl.constexpr, DOT_TYPE: tl.constexpr):
+    """`sums` [BLOCK_OUT, BLOCK_T] and the product of a tile [BLOCK_OUT, BLOCK_K], `scale` [BLOCK_OUT, 1], with tokens
+    [BLOCK_K, BLOCK_T], `token_scale` [1, BLOCK_T]."""
+    if is_fp8(FORM):
+        tl.static_assert(tile.shape[1] == 128)
+        # Told how many inputs may be added up at once, the compiler does not add to `sums` in the tensor cores.
+        part = tl.dot(tile, tokens, max_num_imprecise_acc=128, out_dtype=tl.float32)
+        if is_scaled_by_runs(FORM):
+            sums = tl.fma(part * scale, tl.broadcast_to(token_scale, sums.shape), sums)
+        else:
+            sums += part
+    else:
+        sums = tl.dot(tile.to(DOT_TYPE), tokens, sums, input_precision="ieee", out_dtype=sums.dtype)
+    return sums
+
+
+@triton.jit
 def sum_products(
     weights,
     ups,
     row,
     tables,
-    inputs,
+    rows,
     begin,
     end,
     num_outputs,
@@ -70,9 +123,12 @@ def sum_products(
     weight, and with that of the ups where there are gates.
 
     `weights` and `ups` [BLOCK_OUT] point to rows of weights, of which `row` are the numbers, those of the ups by
-    `num_outputs` more; `inputs` [BLOCK_T] point to rows of tokens. `tables` are those of `load_tile`. IS_WHOLE:
-    BLOCK_K divides `num_inputs`.
+    `num_outputs` more. `rows` are pointers [BLOCK_T] to rows of tokens, the scales of all rows, what their runs are
+    apart, and the numbers of the rows [BLOCK_T]. `tables` are those of `load_tile`. IS_WHOLE: BLOCK_K divides
+    `num_inputs`.
     """
+    inputs, _, _, _ = rows
+    scales = tables[0]
     TYPE: tl.constexpr = inputs.dtype.element_ty
     SUM_TYPE: tl.constexpr = sum_type(FORM)
     sums = tl.zeros((BLOCK_OUT, BLOCK_T), SUM_TYPE)
@@ -86,15 +142,16 @@ def sum_products(
         tile = load_tile(
             weights, row, tables, start, num_inputs, TYPE, FORM, IS_WHOLE, BLOCK_OUT, BLOCK_K
         )
-        sums = tl.dot(tile.to(DOT_TYPE), tokens, sums, input_precision="ieee", out_dtype=SUM_TYPE)
+        token_scale = load_token_scales(rows, start, FORM, BLOCK_T)
+        scale = load_run_scales(scales, row, start, num_inputs, FORM, BLOCK_OUT)
+        sums = add_product(sums, tile, tokens, scale, token_scale, FORM, DOT_TYPE)
         if IS_GATED:
             tile = load_tile(
                 ups, row + num_outputs, tables, start, num_inputs, TYPE, FORM, IS_WHOLE,
                 BLOCK_OUT, BLOCK_K,
             )  # fmt: skip
-            up_sums = tl.dot(
-                tile.to(DOT_TYPE), tokens, up_sums, input_precision="ieee", out_dtype=SUM_TYPE
-            )
+            scale = load_run_scales(scales, row + num_outputs, start, num_inputs, FORM, BLOCK_OUT)
+            up_sums = add_product(up_sums, tile, tokens, scale, token_scale, FORM, DOT_TYPE)
     return sums, up_sums
 
 
@@ -104,7 +161,7 @@ def sum_segments(
     ups,
     row,
     tables,
-    inputs,
+    rows,
     num_outputs,
     num_inputs,
     SEGMENTS: tl.constexpr,
@@ -119,7 +176,7 @@ def sum_segments(
     """`sum_products` over all inputs, segment by segment."""
     if SEGMENTS == 1:
         sums, up_sums = sum_products(
-            weights, ups, row, tables, inputs, 0, num_inputs, num_outputs, num_inputs,
+            weights, ups, row, tables, rows, 0, num_inputs, num_outputs, num_inputs,
             FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
         )  # fmt: skip
     else:
@@ -130,7 +187,7 @@ def sum_segments(
             begin = segment_begin(segment, num_inputs, SEGMENTS)
             end = segment_end(segment, num_inputs, SEGMENTS)
             more, more_ups = sum_products(
-                weights, ups, row, tables, inputs, begin, end, num_outputs, num_inputs,
+                weights, ups, row, tables, rows, begin, end, num_outputs, num_inputs,
                 FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
             )  # fmt: skip
             sums += more
@@ -197,13 +254,14 @@ def finish(
     up_offset,
     limit,
     alpha,
+    FORM: tl.constexpr,
     GATE: tl.constexpr,
 ):
     """Bias, then gated activation or residual, rounded once into `outputs` [BLOCK_OUT, BLOCK_T].
 
-    Before it whole numbers are scaled, by `row_scales` [BLOCK_T], None if there are none, and the weight's own.
+    Before it sums of codes are scaled, by `row_scales` [BLOCK_T] and the weight's own, if they are not yet.
     """
-    if row_scales is not None:
+    if is_scaled_at_the_end(FORM):
         exists = column < up_offset
         scale = tl.load(scales + column, mask=exists, other=0.0)
         sums = sums.to(tl.float32) * (row_scales[None, :] * scale[:, None])
@@ -237,6 +295,7 @@ def linear_kernel(
     input_groups,
     table,
     row_scales,
+    row_scale_stride,
     bias,
     residual,
     residual_stride,
@@ -263,7 +322,7 @@ def linear_kernel(
     """`inputs` [T, num_inputs]; `weight` [num_outputs, row_size], with GATE another num_outputs rows of ups, is dense,
     or what FORM says, with the tables of `load_tile`; `output` [T, num_outputs] lies densely. Programs: tiles, and
     segments if IS_SPLIT; `partials` is then of the sums' type, [SEGMENTS, T, rows of the weight], `counters` [tiles]
-    are zeros before and after. `row_scales` [T] are those of whole numbers."""
+    are zeros before and after. `row_scales` [runs, T] are those of rows that are codes."""
     tile = tl.program_id(0)
     out_tile, token_tile = tile_of(
         tile, tl.cdiv(num_outputs, BLOCK_OUT), tl.cdiv(num_tokens, BLOCK_T), GROUP
@@ -286,9 +345,10 @@ def linear_kernel(
         if IS_GATED:
             read_ahead(ups, ahead, row_size, AHEAD, EARLY)
     wait_for_earlier(EARLY)
-    rows = inputs + tl.minimum(token, num_tokens - 1).to(tl.int64) * input_stride
-    if row_scales is not None:
-        row_scales = tl.load(row_scales + tl.minimum(token, num_tokens - 1))
+    token = tl.minimum(token, num_tokens - 1)
+    rows = (inputs + token.to(tl.int64) * input_stride, row_scales, row_scale_stride, token)
+    if is_scaled_at_the_end(FORM):
+        row_scales = tl.load(row_scales + token)
     # Where the tile begins takes 64 bits; places within it do with 32, which spares registers.
     first = (token_tile * BLOCK_T).to(tl.int64)
     shift = out_tile * BLOCK_OUT
@@ -319,7 +379,7 @@ def linear_kernel(
             )  # fmt: skip
             finish(
                 sums, up_sums, scales, row_scales, bias, residual, outputs, column, mask,
-                num_outputs, limit, alpha, GATE,
+                num_outputs, limit, alpha, FORM, GATE,
             )  # fmt: skip
     else:
         sums, up_sums = sum_segments(
@@ -328,5 +388,5 @@ def linear_kernel(
         )  # fmt: skip
         finish(
             sums, up_sums, scales, row_scales, bias, residual, outputs, column, mask,
-            num_outputs, limit, alpha, GATE,
+            num_outputs, limit, alpha, FORM, GATE,
         )  # fmt: skip

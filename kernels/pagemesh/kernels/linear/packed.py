@@ -228,7 +228,12 @@ class Codebook(Packed):
 class ScaledFp8(Packed):
     """Floats of 8 bits (e4m3), times the scale of a row or of a run of a row's inputs.
 
-    The scale of a block of 128 × 128 is in each of its rows.
+    The scale of a block of 128 × 128 is in each of its rows. Where `row_group` is set the checkpoint was made for rows of
+    activations that become such floats too. With units for them a product then takes its rows so: the scale of a run of
+    `row_group` inputs is the largest distance of its numbers from 0, over 448, or the checkpoint's own; its codes are
+    its numbers times 448 over that distance, or times 1 over the checkpoint's scale, within -448 and 448, rounded to the
+    nearest e4m3, to an even one half way. Runs without anything as large as 2^-100, and those with a NaN or an infinity,
+    are as with `ChannelInt8`.
     """
 
     numbers: torch.Tensor
@@ -239,6 +244,13 @@ class ScaledFp8(Packed):
 
     group_size: int
     """Inputs of a run; the last one has what is left."""
+
+    row_group: int | None = None
+    """Inputs of a row of activations that share a scale; None where activations stay as they are."""
+
+    input_scales: torch.Tensor | None = None
+    """float32 [..., out, 1], of all rows of activations: a product takes the largest of its own; None where each row has
+    scales of its own."""
 
     @property
     def shape(self) -> torch.Size:

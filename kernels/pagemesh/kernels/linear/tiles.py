@@ -33,6 +33,9 @@ LARGE: Final = 128
 MOST_SPLIT_TILES: Final = 256
 """Tiles whose segments are programs of their own, at most."""
 
+PROMOTED: Final = 128
+"""Inputs whose products tensor cores add up before they are added to a float32, of floats of 8 bits."""
+
 GROUP: Final = 8
 """Tiles of outputs that share their tiles of tokens in the second-level cache."""
 
@@ -161,6 +164,11 @@ def _choose_blocks(
     if dtype == torch.float32:
         # No matrix instructions: each thread adds up its own few sums, and its operands are in registers.
         block_out, block_k, num_warps = (SMALL, 16, 8) if block_t > 16 else (SMALL, 32, 4)
+    if dtype == torch.float8_e4m3fn:
+        # What tensor cores may add up, and a sum beside that to which it is added.
+        block_k = PROMOTED
+        if is_gated or is_cut:
+            block_out = 32 if is_large and is_gated and is_cut and on_mma else SMALL
     return block_out, block_k, num_warps
 
 

@@ -1,8 +1,8 @@
 """Tiles of weights of any kind in Triton: what is packed becomes numbers in registers, on its way to a matrix instruction.
 
 A packed weight's numbers are computed in float32 and rounded once to the type of the rows, in the order of
-`Packed.dense`: a product with it has the bits of one with what it stands for. Of `ChannelInt8` codes are multiplied
-with those of rows, and what comes out is scaled.
+`Packed.dense`: a product with it has the bits of one with what it stands for. Where rows are codes as well, codes are
+multiplied with codes, and what comes out is scaled.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import triton.language as tl
 class Form(NamedTuple):
     """How numbers are made of codes; a constant of kernels. Of dense weights it is None."""
 
-    codes: Literal["int4", "int8", "e4m3", "e2m1", "table", "w8a8"]
+    codes: Literal["int4", "int8", "e4m3", "e2m1", "table", "w8a8", "fp8"]
     """e2m1 and table: of 4 bits, as in MXFP4 or places in a table. Of 4 bits an even input's is in the lower half.
-    w8a8: of both sides, which are multiplied as they are."""
+    w8a8 and fp8: whole numbers and e4m3 of both sides, which are multiplied as they are."""
 
     centre: int
     """The zero point of all inputs."""
@@ -28,6 +28,9 @@ class Form(NamedTuple):
 
     unit: int
     """Inputs in a row that share what scales, or minimums, are multiplied with; 0 where nothing is."""
+
+    row_group: int = 0
+    """Inputs in a row of activations that share a scale; 0 where a whole row does."""
 
 
 @triton.jit
@@ -116,7 +119,27 @@ def load_codes(
 @triton.constexpr_function
 def is_unpacked(form):
     """Whether numbers are made of codes before they are multiplied."""
-    return form is not None and form.codes != "w8a8"
+    return form is not None and form.codes not in ("w8a8", "fp8")
+
+
+@triton.constexpr_function
+def is_fp8(form):
+    """Whether floats of 8 bits are multiplied with such."""
+    return form is not None and form.codes == "fp8"
+
+
+@triton.constexpr_function
+def is_scaled_by_runs(form):
+    """Whether the sums of runs of inputs are scaled, each for itself."""
+    return form is not None and form.codes == "fp8" and (form.group > 0 or form.row_group > 0)
+
+
+@triton.constexpr_function
+def is_scaled_at_the_end(form):
+    """Whether whole sums are scaled, by the scales of both sides' rows."""
+    if form is None:
+        return False
+    return form.codes == "w8a8" or (form.codes == "fp8" and not (form.group or form.row_group))
 
 
 @triton.constexpr_function

@@ -4,7 +4,7 @@
 [out, groups], for schemes that are not symmetric `weight_zero_point` int32 [out · bits / 32, groups], and with act-order
 `weight_g_idx`. `int-quantized`: `weight` int8 and `weight_zero_point` int8; where activations are integers of 8 bits as
 well (W8A8), the scale of each row of them is found while it is computed, or is `input_scale`. `float-quantized`: see
-`fp8`. Activations of 8-bit floats stay as they are.
+`fp8`, with scales for activations as there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.floats import fp8_packing, read_block
+from pagemesh.models.quantization.floats import Fp8Rows, fp8_packing, read_block
 from pagemesh.models.quantization.gptq import input_groups
 from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
 from pagemesh.models.quantization.interface import (
@@ -28,13 +28,14 @@ from pagemesh.models.quantization.interface import (
     PackedPart,
     Packing,
     check_divides,
+    check_input_scale,
     check_words,
+    input_scale_part,
     module_of,
     read_bits,
 )
 
 _FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
-_LEAST_SCALE: Final = 2.0**-100
 _STRATEGIES: Final = ("tensor", "channel", "group", "block")
 
 
@@ -57,6 +58,9 @@ class Scheme:
     group_size: int | None
     block: tuple[int, int] | None
     act_order: bool
+
+    fp8_rows: Fp8Rows
+    """What becomes of rows of activations, of weights of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,8 @@ class CompressedTensors:
             if scheme.strategy == "group":
                 assert scheme.group_size is not None
                 block = (1, scheme.group_size)
-            return fp8_packing(tensor, shape, f"{module}.weight_scale", block, entries)
+            scale = f"{module}.weight_scale"
+            return fp8_packing(tensor, shape, scale, block, entries, scheme.fp8_rows)
         if scheme.kind in ("int8 rows", "int8 rows, static"):
             return _int8_packing(scheme, module, shape, entries)
         return _IntPacking(scheme, module, shape, self.where).packing(entries)
@@ -151,7 +156,20 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
         group_size=weights.integer("group_size") if has_groups else None,
         block=read_block(weights, "block_structure"),
         act_order=weights.get("actorder") in ("group", "dynamic"),
+        fp8_rows=_fp8_rows(activations) if is_float and activations is not None else "kept",
     )
+
+
+def _fp8_rows(activations: ConfigJson) -> Fp8Rows:
+    """Of weights that are floats of 8 bits; rows of other numbers than those stay as they are."""
+    if activations.get("type") != "float" or activations.get("num_bits") != 8:
+        return "kept"
+    if not activations.get("dynamic"):
+        return "static" if activations.get("strategy") in ("tensor", None) else "kept"
+    if activations.get("strategy") == "group":
+        return activations.integer("group_size")
+    # One scale for all rows of a step would be another one for each step.
+    return "rows" if activations.get("strategy") in ("token", "tensor", None) else "kept"
 
 
 def _int8_kind(weights: ConfigJson, activations: ConfigJson) -> _Kind:
@@ -184,22 +202,17 @@ def _int8_packing(scheme: Scheme, module: str, shape: tuple[int, ...], entries: 
         "codes": PackedPart(f"{module}.weight", shape, ("I8",)),
         "scales": PackedPart(f"{module}.weight_scale", scales, FLOATS),
     }
+    input_scale = f"{module}.input_scale"
     if scheme.kind == "int8 rows, static":
-        name = f"{module}.input_scale"
-        is_scalar = name in entries and not entries[name].shape
-        parts["input_scale"] = PackedPart(name, () if is_scalar else (1,), FLOATS)
+        parts["input_scale"] = input_scale_part(input_scale, entries)
 
     def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> ChannelInt8:
         given = tensors.get("input_scale")
-        if given is not None and not _LEAST_SCALE <= float(given) < torch.inf:
-            raise ConfigError(
-                f"the tensor {module}.input_scale has {float(given):g}, but must have a positive number"
-            )
         return ChannelInt8(
             dtype,
             tensors["codes"],
             tensors["scales"].float().expand(num_outputs, 1).contiguous(),
-            None if given is None else given.float().view(1, 1),
+            None if given is None else check_input_scale(input_scale, given),
         )
 
     return Packing(parts, make)

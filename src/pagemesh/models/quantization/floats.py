@@ -2,8 +2,9 @@
 
 FP8 has a scale for a matrix, for each row, or for blocks: `weight` float8_e4m3fn [out, in], and beside it
 `weight_scale_inv`, of blocks, as DeepSeek (https://arxiv.org/abs/2412.19437) and transformers write it, or `weight_scale`,
-as vLLM's tools and FBGEMM do: what numbers are multiplied with, whatever the name. Activations stay as they are; scales
-for those (`input_scale`) are not read.
+as vLLM's tools and FBGEMM do: what numbers are multiplied with, whatever the name. Activations become such floats where
+there are units for them: with a scale for each row, or where weights have blocks for as many of its inputs; or, where
+`activation_scheme` is static, with `input_scale`, or `activation_scale`, for all rows.
 
 MXFP4 (OCP Microscaling Formats 1.0,
 https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf) is that of GPT-OSS: the stacked
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import torch
 
@@ -28,11 +29,18 @@ from pagemesh.models.quantization.interface import (
     PackedPart,
     Packing,
     check_divides,
+    check_input_scale,
+    input_scale_part,
     module_of,
 )
 
 _SCALES: Final = ("weight_scale_inv", "weight_scale")
-_UNREAD: Final = ("input_scale", "activation_scale", "input_scale_ub")
+_INPUT_SCALES: Final = ("input_scale", "activation_scale")
+_UNREAD: Final = (*_INPUT_SCALES, "input_scale_ub")
+
+Fp8Rows: TypeAlias = Literal["kept", "rows", "static"] | int
+"""What becomes of rows of activations: nothing; codes with a scale for each row, with one for all, or with one for so
+many inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +50,17 @@ class Fp8:
     block: tuple[int, int] | None
     """Rows and inputs that share a scale."""
 
+    rows: Fp8Rows
+
     @classmethod
     def read(cls, config: ConfigJson) -> Fp8:
         """ConfigError for floats of another kind."""
         config.require("fmt", ("e4m3",))
-        return cls(read_block(config, "weight_block_size"))
+        config.require("activation_scheme", ("dynamic", "static"))
+        block = read_block(config, "weight_block_size")
+        if config.get("activation_scheme") == "static":
+            return cls(block, "static")
+        return cls(block, "rows" if block is None else block[1])
 
     def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
         entry = entries.get(tensor)
@@ -55,7 +69,7 @@ class Fp8:
         module = module_of(tensor)
         names = [f"{module}.{name}" for name in _SCALES]
         scale = next((name for name in names if name in entries), names[0])
-        return fp8_packing(tensor, shape, scale, self.block, entries)
+        return fp8_packing(tensor, shape, scale, self.block, entries, self.rows)
 
 
 def read_block(config: ConfigJson, key: str) -> tuple[int, int] | None:
@@ -78,9 +92,10 @@ def fp8_packing(
     scale: str,
     block: tuple[int, int] | None,
     entries: Entries,
+    rows: Fp8Rows,
 ) -> Packing:
     """A matrix in 8 bits, `scale` being the name of its scales' tensor: of blocks if there are blocks, else of rows
-    or of the whole matrix, as the tensor's shape says."""
+    or of the whole matrix, as the tensor's shape says. `rows` are those of activations."""
     num_outputs, num_inputs = shape
     there = entries.get(scale)
     scale_shape: tuple[int, ...]
@@ -94,7 +109,11 @@ def fp8_packing(
         "numbers": PackedPart(tensor, (num_outputs, num_inputs), ("F8_E4M3",)),
         "scales": PackedPart(scale, scale_shape, FLOATS),
     }
-    unread = (f"{module_of(tensor)}.{name}" for name in _UNREAD)
+    unread = [f"{module_of(tensor)}.{name}" for name in _UNREAD]
+    input_scale = next((name for name in unread if name in entries), unread[0])
+    if rows == "static":
+        parts["input_scale"] = input_scale_part(input_scale, entries)
+    row_group = None if rows == "kept" else rows if isinstance(rows, int) else num_inputs
 
     def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> ScaledFp8:
         scales = tensors["scales"].float()
@@ -103,7 +122,15 @@ def fp8_packing(
         else:
             scales = scales.reshape(-1, 1).expand(num_outputs, 1)
         group_size = num_inputs if block is None else block[1]
-        return ScaledFp8(dtype, tensors["numbers"], scales.contiguous(), group_size)
+        given = tensors.get("input_scale")
+        return ScaledFp8(
+            dtype,
+            tensors["numbers"],
+            scales.contiguous(),
+            group_size,
+            row_group,
+            None if given is None else check_input_scale(input_scale, given).repeat(num_outputs, 1),
+        )
 
     return Packing(parts, make, tuple(unread))
 

@@ -64,6 +64,24 @@ class Format(Protocol):
         ...
 
 
+_LEAST_SCALE: Final = 2.0**-100
+
+
+def input_scale_part(name: str, entries: Entries) -> PackedPart:
+    """The scale of all rows of a module's activations, one number."""
+    is_scalar = name in entries and not entries[name].shape
+    return PackedPart(name, () if is_scalar else (1,), FLOATS)
+
+
+def check_input_scale(name: str, scale: torch.Tensor) -> torch.Tensor:
+    """As float32 [1, 1]; ConfigError for what nothing can be divided by."""
+    if not _LEAST_SCALE <= float(scale) < torch.inf:
+        raise ConfigError(
+            f"the tensor {name} has {float(scale):g}, but must have a positive number"
+        )
+    return scale.float().view(1, 1)
+
+
 def module_of(tensor: str) -> str:
     """`model.layers.0.mlp.down_proj` of its weight's name."""
     return tensor.removesuffix(".weight")

@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear import Dense, Weight
 from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import RowStack
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.parameters import CheckpointParameters
+from pagemesh.models.quantization.compressed_tensors import CompressedTensors
 from pagemesh.models.quantization.methods import read_quantization
 from pagemesh.models.quantization.parts import Packings
 from pagemesh.models.registry import find_architecture
 from tests.identity.checkpoints import RECIPES, make_checkpoint
 from tests.support.quantised_checkpoints import FORMATS, quantise
+from tests.support.quantising import BLOCK
 from tests.unit.models.model_folder import write_model_of
 
 SHAPES: dict[str, Any] = {
@@ -81,6 +85,68 @@ def test_weights_stay_packed(tmp_path: Path, name: str) -> None:
     quantise(source, tmp_path / "quantised", tmp_path / "dense", FORMATS[name])
     weights = read_weights(tmp_path / "quantised", torch.bfloat16)
     assert isinstance(weights["layers.0.qkv.weight"], KINDS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "row_group", "input_scale"),
+    [
+        ("FP8 in blocks", BLOCK[1], None),
+        ("FP8", 32, 0.5),
+        ("FBGEMM FP8", 32, None),
+        ("compressed FP8", 32, None),
+        ("compressed FP8, static", 32, 0.5),
+        ("compressed FP8 in blocks", None, None),
+    ],
+)
+def test_rows_of_activations_are_what_the_format_says(
+    tmp_path: Path, name: str, row_group: int | None, input_scale: float | None
+) -> None:
+    source = write_model_of(tmp_path, **SHAPES)
+    quantise(source, tmp_path / "quantised", tmp_path / "dense", FORMATS[name])
+    weight = read_weights(tmp_path / "quantised", torch.bfloat16)["layers.0.qkv.weight"]
+    assert isinstance(weight, ScaledFp8)
+    assert weight.row_group == row_group
+    scales = None if weight.input_scales is None else set(weight.input_scales.flatten().tolist())
+    assert scales == (None if input_scale is None else {input_scale})
+
+
+@pytest.mark.parametrize(
+    ("activations", "rows"),
+    [
+        ({"strategy": "token", "dynamic": True}, "rows"),
+        ({"strategy": "tensor", "dynamic": True}, "rows"),
+        ({"strategy": "group", "group_size": 128, "dynamic": True}, 128),
+        ({"strategy": "tensor", "dynamic": False}, "static"),
+        ({"strategy": "group", "group_size": 16, "dynamic": False}, "kept"),
+        ({"strategy": "token", "dynamic": True, "num_bits": 4}, "kept"),
+        ({"strategy": "token", "dynamic": True, "type": "int"}, "kept"),
+        (None, "kept"),
+    ],
+)
+def test_compressed_tensors_say_what_becomes_of_rows(
+    activations: dict[str, Any] | None, rows: str | int
+) -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    if activations is not None:
+        activations = {"num_bits": 8, "type": "float", **activations}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    config = {"format": "float-quantized", "config_groups": {"group_0": group}}
+    (scheme,) = CompressedTensors.read(ConfigJson(config, "config.json")).schemes
+    assert scheme.fp8_rows == rows
+
+
+@pytest.mark.parametrize("name", ["FP8", "compressed FP8, static"])
+@pytest.mark.parametrize("scale", [0.0, torch.inf, torch.nan])
+def test_scales_of_activations_must_be_positive(tmp_path: Path, name: str, scale: float) -> None:
+    source = write_model_of(tmp_path, **SHAPES)
+    form = FORMATS[name]
+    quantise(source, tmp_path / "quantised", tmp_path / "dense", form)
+    path = tmp_path / "quantised/model.safetensors"
+    tensors = load_file(path)
+    given = "model.layers.0.self_attn.q_proj.input_scale"
+    save_file(tensors | {given: torch.tensor(scale)}, path)
+    with pytest.raises(ConfigError, match=f"{given} has {scale:g}"):
+        read_weights(tmp_path / "quantised", torch.bfloat16)
 
 
 @pytest.mark.product(sample=4)
