@@ -66,6 +66,18 @@ def _quantised(rows: int, kind: str, aim_share: float) -> Row:
     )
 
 
+def _beside_bfloat16(rows: int, kind: str, aim_share: float) -> Row:
+    name = f"{rows}, gate\\+up"
+    return Row(
+        f"product of {rows} rows, gate+up in {kind}, beside bfloat16",
+        "us",
+        "quantised",
+        f"{name}, {kind}",
+        floor=f"{name}, bfloat16",
+        aim_share=aim_share,
+    )
+
+
 ROWS: Final = (
     Row(
         "8B: one stream, a token",
@@ -142,6 +154,8 @@ ROWS: Final = (
     _quantised(1, "MXFP4", 0.8),
     _quantised(1, "W8A8", 0.8),
     _quantised(64, "int4", 0.6),
+    _beside_bfloat16(512, "FP8 x FP8", 1.2),
+    _beside_bfloat16(512, "FP8 x FP8 in blocks", 1.2),
     Row(
         "attention of 64 decodes at 8,192",
         "us",

@@ -86,3 +86,11 @@ def test_the_table_finds_the_figures_that_an_h200_gave(tmp_path: Path) -> None:
 def test_the_contests_of_kernels_have_aims_where_the_table_has_them() -> None:
     text = (ROOT / "benchmarks/kernels/contest.py").read_text()
     assert f"\nLEAST_US: Final = {LEAST_US}\n" in text
+
+
+def test_a_product_of_fp8_is_beside_that_of_bfloat16(tmp_path: Path) -> None:
+    times = {"512, gate+up, bfloat16": 260.0, "512, gate+up, FP8 x FP8": 200.0}
+    play(tmp_path, "quantised", times | {"512, gate+up, FP8 x FP8 in blocks": 240.0})
+    rows = [row for row in ROWS if "beside bfloat16" in row.name]
+    _, *lines = table(tmp_path, SLICES, rows).splitlines()
+    assert [line.split()[-2:] for line in lines] == [["1.30", "met"], ["1.08", "MISSED"]]

@@ -125,7 +125,6 @@ def experts_kernel(
     input_groups,
     table,
     row_scales,
-    row_scale_stride,
     bias,
     output,
     partials,
@@ -173,7 +172,7 @@ def experts_kernel(
         input_groups += expert * num_inputs
     tables = (scales, scale_units, zero_points, minimums, minimum_units, input_groups, table)
     token = pair // CHOICES
-    rows = (inputs + token.to(tl.int64) * input_stride, row_scales, row_scale_stride, token)
+    rows = (inputs + token.to(tl.int64) * input_stride, row_scales, num_pairs // CHOICES, token)
     if is_scaled_at_the_end(FORM):
         row_scales = tl.load(row_scales + token)
         scales += expert * width

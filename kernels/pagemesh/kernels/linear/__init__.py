@@ -3,7 +3,7 @@
 `make_linear` and `make_gated_linear` choose the implementation once, when a weight is loaded; all of them
 pass the same tests. A weight of any kind enters through them. It may be brought into another layout, as a copy: drop
 the original. What is quantised is multiplied as what it stands for, but for weights whose rows of activations become
-whole numbers as well.
+codes of 8 bits as well.
 """
 
 from __future__ import annotations

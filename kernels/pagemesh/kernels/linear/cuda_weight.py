@@ -82,7 +82,6 @@ class KernelRows(NamedTuple):
             "inputs": self.numbers,
             "input_stride": self.numbers.stride(0),
             "row_scales": self.scales,
-            "row_scale_stride": 0 if self.scales is None else self.scales.stride(0),
         }
 
 

@@ -21,6 +21,7 @@ from pagemesh.kernels.linear.weight_kernel import (
     is_fp8,
     is_scaled_at_the_end,
     is_scaled_by_runs,
+    load_run,
     load_tile,
 )
 
@@ -72,11 +73,11 @@ def load_run_scales(scales, row, start, num_inputs, FORM: tl.constexpr, BLOCK_OU
 def load_token_scales(rows, start, FORM: tl.constexpr, BLOCK_T: tl.constexpr):
     """The same of the rows of tokens, [1, BLOCK_T]."""
     if is_scaled_by_runs(FORM):
-        _, scales, stride, token = rows
+        _, scales, num_rows, token = rows
         run = start // FORM.row_group if FORM.row_group else 0
         # As half of twice as many: a thread then loads one, where it would load all that its sums need.
         half = tl.arange(0, 2)[:, None]
-        place = scales + run * stride + (half + token[None, :])
+        place = scales + run * num_rows + (half + token[None, :])
         scale = tl.sum(tl.load(place, mask=half == 0, other=0.0), axis=0)[None, :]
     else:
         scale = tl.full((1, BLOCK_T), 1.0, tl.float32)
@@ -123,8 +124,8 @@ def sum_products(
     weight, and with that of the ups where there are gates.
 
     `weights` and `ups` [BLOCK_OUT] point to rows of weights, of which `row` are the numbers, those of the ups by
-    `num_outputs` more. `rows` are pointers [BLOCK_T] to rows of tokens, the scales of all rows, what their runs are
-    apart, and the numbers of the rows [BLOCK_T]. `tables` are those of `load_tile`. IS_WHOLE: BLOCK_K divides
+    `num_outputs` more. `rows` are pointers [BLOCK_T] to rows of tokens, the scales of all rows, how many rows that
+    are, and the numbers of these rows [BLOCK_T]. `tables` are those of `load_tile`. IS_WHOLE: BLOCK_K divides
     `num_inputs`.
     """
     inputs, _, _, _ = rows
@@ -134,10 +135,7 @@ def sum_products(
     sums = tl.zeros((BLOCK_OUT, BLOCK_T), SUM_TYPE)
     up_sums = tl.zeros((BLOCK_OUT, BLOCK_T), SUM_TYPE)
     for start in range(begin, end, BLOCK_K):
-        column = start + tl.arange(0, BLOCK_K)
-        mask = None if IS_WHOLE else (column < num_inputs)[None, :]
-        other = None if IS_WHOLE else 0.0
-        tokens = tl.load(inputs[:, None] + column[None, :], mask=mask, other=other)
+        tokens = load_run(inputs, start, num_inputs, IS_WHOLE, BLOCK_K)
         tokens = tl.trans(tokens.to(DOT_TYPE))
         tile = load_tile(
             weights, row, tables, start, num_inputs, TYPE, FORM, IS_WHOLE, BLOCK_OUT, BLOCK_K
@@ -295,7 +293,6 @@ def linear_kernel(
     input_groups,
     table,
     row_scales,
-    row_scale_stride,
     bias,
     residual,
     residual_stride,
@@ -346,7 +343,7 @@ def linear_kernel(
             read_ahead(ups, ahead, row_size, AHEAD, EARLY)
     wait_for_earlier(EARLY)
     token = tl.minimum(token, num_tokens - 1)
-    rows = (inputs + token.to(tl.int64) * input_stride, row_scales, row_scale_stride, token)
+    rows = (inputs + token.to(tl.int64) * input_stride, row_scales, num_tokens, token)
     if is_scaled_at_the_end(FORM):
         row_scales = tl.load(row_scales + token)
     # Where the tile begins takes 64 bits; places within it do with 32, which spares registers.

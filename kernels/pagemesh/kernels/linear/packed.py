@@ -1,7 +1,7 @@
 """Quantised weights: codes of few bits, and what they are multiplied with.
 
-Values are computed in float32 and rounded once to the type of the rows. But for `ChannelInt8`, a product is that of
-what a weight stands for.
+Values are computed in float32 and rounded once to the type of the rows. A product is that of what a weight stands for,
+but for `ChannelInt8`, and for `ScaledFp8` where rows of activations become floats of 8 bits.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Models read weights, put their rows in order and pass them on; only the functions that choose an implementation know
 the kinds. Another kind is a class of its own, here or in `packed.py`, in the union `Weight`, with the members that
-models use. Of every kind but `ChannelInt8` a product is that of `dense()`, in the order of sums of dense products.
+models use. A product is that of `dense()`, in the order of sums of dense products, but for `ChannelInt8`, and for
+`ScaledFp8` where rows of activations become floats of 8 bits.
 """
 
 from __future__ import annotations
