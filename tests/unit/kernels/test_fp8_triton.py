@@ -55,7 +55,8 @@ def rows_of(num_rows: int, num_inputs: int, dtype: torch.dtype = torch.float32) 
     enough that sums of 128 products are exact in float32, in whatever order an interpreter adds them up."""
     rows = torch.randint(-7, 8, (num_rows, num_inputs)).float()
     rows[:, ::64] = 7
-    return (rows * torch.exp2(torch.randint(0, 2, (num_rows, 1)).float())).to(dtype)
+    sizes = torch.exp2(torch.randint(0, 2, (num_rows, -(-num_inputs // 128))).float())
+    return (rows * sizes.repeat_interleave(128, 1)[:, :num_inputs]).to(dtype)
 
 
 def defined(weight: ScaledFp8, rows: torch.Tensor) -> torch.Tensor:
