@@ -96,6 +96,34 @@ def test_floats_of_8_bits_are_scaled_in_runs() -> None:
     assert replace(weight, numbers=broken).bound().isnan()
 
 
+@pytest.mark.parametrize("input_scale", [None, 0.25])
+def test_a_cpu_leaves_rows_as_they_are_that_may_become_floats_of_8_bits(
+    input_scale: float | None,
+) -> None:
+    numbers = torch.randn(2, 33, 256).to(torch.float8_e4m3fn)
+    first, second = (
+        ScaledFp8(
+            torch.bfloat16,
+            each,
+            torch.rand(33, 2),
+            128,
+            128 if input_scale is None else 256,
+            None if input_scale is None else torch.full((33, 1), input_scale * (number + 1)),
+        )
+        for number, each in enumerate(numbers)
+    )
+    weight = first.above([second])
+    assert weight is not None
+    rows = torch.randn(5, 256).bfloat16()
+    assert torch.equal(make_linear(weight)(rows), make_linear(Dense(weight.dense()))(rows))
+
+
+def test_weights_for_rows_of_other_kinds_are_no_weight_together() -> None:
+    numbers = torch.randn(3, 256).to(torch.float8_e4m3fn)
+    kept = ScaledFp8(torch.bfloat16, numbers, torch.rand(3, 2), 128)
+    assert kept.above([replace(kept, row_group=128)]) is None
+
+
 def test_values_are_rounded_once() -> None:
     """In float16 the product of scale and minimum alone would be rounded."""
     scales = torch.tensor([[0.1]], dtype=torch.float16)
