@@ -110,7 +110,9 @@ class ColumnUnpacking:
         """All columns of some blocks: of all of a part, or of one."""
         e, b = self._e, self._e.builder
         with e.loop(e.int64(0), e.int64(COLUMNS), 2) as first:
-            line = places.in_column(e, first)
+            # Two columns have a line for each block.
+            line = b.mul(places.block, e.int64(LINE_BYTES))
+            line = b.add(b.mul(first, places.column_bytes), line)
             for number in range(num_blocks):
                 place = b.add(line, e.int64(number * LINE_BYTES))
                 fetch(e, e.at(places.ahead, place))

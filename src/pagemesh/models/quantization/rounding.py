@@ -7,7 +7,8 @@ after the other on each number by itself. Errors are added up by halves, in one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from functools import reduce
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 import torch
@@ -91,24 +92,25 @@ def _round_fp8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> Sca
     return ScaledFp8(dtype, numbers, scales, group_size)
 
 
+class _Scale(NamedTuple):
+    """What codes of a group are multiplied with, float32 [groups]."""
+
+    error: torch.Tensor  # sum of squares
+    scale: torch.Tensor  # a number that a bfloat16 has
+
+
 def _best_scale(groups: torch.Tensor) -> torch.Tensor:
-    """Of FP8 for each of [in, groups], a number that a bfloat16 has."""
+    """Of FP8 for each of [in, groups]."""
     least = groups.abs().amax(0).div_(_LARGEST_FP8)
     values = torch.empty_like(groups)
-    scale = error = None
-    for step in range(_FP8_SCALES):
-        tried = _as_bfloat16(least * 2 ** (step / _FP8_SCALES))
-        torch.div(groups, _divisor(tried), out=values)
-        errors = values.to(torch.float8_e4m3fn).float().mul_(tried).sub_(groups)
-        tried_error = _sum_squares(errors)
-        if scale is None or error is None:
-            scale, error = tried, tried_error
-        else:
-            is_better = tried_error < error
-            scale = torch.where(is_better, tried, scale)
-            error = torch.where(is_better, tried_error, error)
-    assert scale is not None
-    return scale
+
+    def tried(step: int) -> _Scale:
+        scale = _as_bfloat16(least * 2 ** (step / _FP8_SCALES))
+        torch.div(groups, _divisor(scale), out=values)
+        errors = values.to(torch.float8_e4m3fn).float().mul_(scale).sub_(groups)
+        return _Scale(_sum_squares(errors), scale)
+
+    return reduce(_better, map(tried, range(_FP8_SCALES))).scale
 
 
 def _round_int8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> GroupInt:
@@ -146,27 +148,31 @@ class _Range(NamedTuple):
     minimum: torch.Tensor
 
 
+_Choice = TypeVar("_Choice", _Scale, _Range)
+
+
 def _best_range(groups: torch.Tensor) -> _Range:
     """Of [in, groups]."""
     least, largest = groups.amin(0), groups.amax(0)
     cut = (largest - least) * _CUT
     raised, values = torch.empty_like(groups), torch.empty_like(groups)
-    best: _Range | None = None
-    for bottom in (least, least + cut):
-        minimum = _as_bfloat16(-bottom)
-        torch.add(groups, minimum, out=raised)
-        for top in (largest, largest - cut):
-            scale = _as_bfloat16((top - bottom) / _LARGEST_INT4)
-            errors = _int4_codes(raised, scale, values).mul_(scale).sub_(raised)
-            tried = _Range(_sum_squares(errors), scale, minimum)
-            best = tried if best is None else _better(tried, best)
-    assert best is not None
-    return best
+
+    def tried() -> Iterator[_Range]:
+        for bottom in (least, least + cut):
+            minimum = _as_bfloat16(-bottom)
+            torch.add(groups, minimum, out=raised)
+            for top in (largest, largest - cut):
+                scale = _as_bfloat16((top - bottom) / _LARGEST_INT4)
+                errors = _int4_codes(raised, scale, values).mul_(scale).sub_(raised)
+                yield _Range(_sum_squares(errors), scale, minimum)
+
+    return reduce(_better, tried())
 
 
-def _better(tried: _Range, best: _Range) -> _Range:
+def _better(best: _Choice, tried: _Choice) -> _Choice:
     is_better = tried.error < best.error
-    return _Range(*(torch.where(is_better, *pair) for pair in zip(tried, best, strict=True)))
+    pairs = zip(best, tried, strict=True)
+    return type(best)(*(torch.where(is_better, new, old) for old, new in pairs))
 
 
 def _int4_codes(raised: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
