@@ -77,7 +77,7 @@ class QuantizationWay(NamedTuple):
         reasons = {
             _of_any_layer(name): self._why(name, shape)
             for name, shape in spec.parameter_shapes().items()
-            if len(shape) > 1 and name not in rounded
+            if len(shape) > 1 and name not in rounded and not name.endswith(".bias")
         }
         return [f"{name} ({reason})" for name, reason in reasons.items()]
 

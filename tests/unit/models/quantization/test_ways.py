@@ -79,6 +79,15 @@ def test_what_is_left_out_is_told_once_for_all_layers(tmp_path: Path) -> None:
     assert QuantizationWay("int8").left_out(headless)[0] == "embed (looked up)"
 
 
+def test_biases_of_experts_are_no_matrices(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "GPT-OSS", hidden_size=96, intermediate_size=96)
+    assert len(spec.parameter_shapes()["layers.0.experts.down.bias"]) == 2
+    assert QuantizationWay("fp8").left_out(spec) == [
+        "embed (looked up)",
+        "layers.*.router.weight (chooses experts)",
+    ]
+
+
 @pytest.mark.parametrize("way", ["fp8", "int8", "int4"])
 def test_a_table_that_is_the_head_as_well_is_quantised_as_one(tmp_path: Path, way: WayName) -> None:
     spec = replace(spec_of(tmp_path, "Qwen 3", hidden_size=64), tie_word_embeddings=True)
