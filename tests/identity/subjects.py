@@ -48,10 +48,10 @@ SUBJECTS: Final = (
 )
 
 _QUANTISED: Final = {
-    "Mistral in 4 bits": ("Mistral", "AWQ"),
+    "Mistral in 4 bits": ("Mistral", "AWQ, groups of 16"),
     "Mistral in W8A8": ("Mistral", "W8A8"),
 }
-"""Recipes, and formats of which the other matrices are random."""
+"""Recipes, and formats of which the other matrices are random, in sizes that stay packed."""
 
 SCHEMA: Final = {
     "type": "object",
@@ -165,7 +165,9 @@ def make_material(name: str, demo_model: Path, folder: Path) -> Material:
     name, kv_cache_dtype = _KV_OF_8_BITS.get(name, (name, "auto"))
     if name in _QUANTISED:
         recipe, form = _QUANTISED[name]
-        make_checkpoint(folder / "shapes", RECIPES[recipe])
+        sizes = {"hidden_size": 96, "intermediate_size": 96}
+        wide = replace(RECIPES[recipe], settings=RECIPES[recipe].settings | sizes)
+        make_checkpoint(folder / "shapes", wide)
         quantise(folder / "shapes", folder, folder / "floats", FORMATS[form])
     else:
         make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])

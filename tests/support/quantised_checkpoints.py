@@ -78,6 +78,8 @@ _INPUT_SCALE: Final = {"input_scale": torch.tensor(0.5)}
 
 FORMATS: Final[Mapping[str, Format]] = {
     "AWQ": Format(_AWQ, awq),
+    # Long enough to stay packed on CPUs.
+    "AWQ, groups of 16": Format(_AWQ | {"group_size": 16}, partial(awq, size=16)),
     "GPTQ": Format(_GPTQ, gptq),
     "GPTQ, symmetric, whole rows": Format(
         _GPTQ | {"sym": True, "group_size": -1, "checkpoint_format": "gptq"},

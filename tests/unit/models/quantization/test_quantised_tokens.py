@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagemesh.kernels.linear.packed import Codebook
+from pagemesh.kernels.linear.packed import Codebook, GroupInt
+from pagemesh.kernels.linear.packed_parts import form_of
 from pagemesh.llm import LLM, SamplingParams
 from tests.identity.byte_tokenizer import write_tokenizer
 from tests.identity.checkpoints import RECIPES, make_checkpoint
@@ -43,6 +44,15 @@ def test_tokens_are_those_of_the_floats(tmp_path: Path, name: str) -> None:
     quantised, dense = answers(write_model_of(tmp_path, **sizes), tmp_path, FORMATS[name])
     assert quantised == dense
     assert len({*dense[0], *dense[1]}) > 3
+
+
+def test_some_stay_packed_on_every_cpu(tmp_path: Path) -> None:
+    """Groups of 8, which most of these have, do not."""
+    for name, is_packed in (("AWQ", False), ("AWQ, groups of 16", True), ("W8A16", True)):
+        quantise(write_model_of(tmp_path, **SHAPES), tmp_path, tmp_path / "floats", FORMATS[name])
+        weight = read_weights(tmp_path, torch.bfloat16)["layers.0.up.weight"]
+        assert isinstance(weight, GroupInt)
+        assert (form_of(weight, "pairs") is not None) == is_packed, name
 
 
 def test_gpt_oss_runs_from_its_experts_of_4_bits(tmp_path: Path) -> None:
