@@ -6,7 +6,7 @@ With traffic, how many workers it takes: see `pagemesh.plan`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from pagemesh.sizing.plan import (
     num_step_tokens,
     size_text,
 )
-from pagemesh.sizing.weights import packed_weights
+from pagemesh.sizing.weights import PackedWeights, packed_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Answer:
     spec: DecoderSpec | None = None
     """None of a model that transformers runs."""
 
-    quantization: str | None = None
-    """How weights are quantised, by the file or while they are loaded."""
+    packed: PackedWeights = field(default_factory=PackedWeights)
+    """What is quantised, by the file or while it is loaded."""
 
 
 def run(config: PlanConfig) -> None:
@@ -101,7 +101,7 @@ def plan_model(config: PlanConfig) -> Answer:
         limits=limits,
         plan=plan,
         spec=spec,
-        quantization=packed.name,
+        packed=packed,
     )
 
 
@@ -130,7 +130,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "architecture": answer.architecture,
         "num_parameters": answer.num_parameters,
         "dtype": answer.dtype,
-        "quantization": answer.quantization,
+        "quantization": answer.packed.name,
         "kv_cache_dtype": plan.layout.dtype,
         "device": answer.hardware.kind,
         "tensor_parallel_size": answer.hardware.tensor_parallel_size,
@@ -189,9 +189,9 @@ def as_table(answer: Answer) -> str:
 
 
 def _types(answer: Answer) -> str:
-    if answer.quantization is None:
+    if answer.packed.name is None:
         return answer.dtype
-    return f"{answer.dtype}, quantised by {answer.quantization}"
+    return f"{answer.dtype}, quantised by {answer.packed.name}"
 
 
 def _count(number: int) -> str:

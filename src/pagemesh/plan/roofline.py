@@ -6,7 +6,9 @@ reaches the same share of a data sheet's figures is not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pagemesh.models.spec import DecoderSpec
@@ -42,18 +44,28 @@ class Rates(NamedTuple):
     decode: DecodeModel
 
 
-def work_of(spec: DecoderSpec, item_bytes: int, kv_bytes_per_token: float) -> Work:
-    """Of a model with weights of so many bytes each."""
+def work_of(
+    spec: DecoderSpec,
+    item_bytes: int,
+    kv_bytes_per_token: float,
+    packed: Mapping[str, int] = MappingProxyType({}),
+) -> Work:
+    """Of a model with weights of so many bytes each; `packed` are the bytes of parameters that are kept otherwise, as
+    of `sizing.weights`."""
     layers = [spec.num_active_weights(index) for index in range(spec.num_layers)]
     head = spec.vocab_size * spec.hidden_size
     attention = spec.attention
     shapes = spec.parameter_shapes().items()
-    num_read = head + sum(prod(shape) for name, shape in shapes if name.startswith("layers."))
+    num_bytes_read = packed.get("lm_head", head * item_bytes) + sum(
+        packed.get(name, prod(shape) * item_bytes)
+        for name, shape in shapes
+        if name.startswith("layers.")
+    )
     return Work(
         flops_per_token=2.0 * sum(layers),
         flops_per_output=2.0 * (sum(layers) + head),
         flops_per_pair=4.0 * spec.num_layers * attention.num_heads * attention.head_dim,
-        weight_bytes=float(num_read * item_bytes),
+        weight_bytes=float(num_bytes_read),
         kv_bytes_per_token=kv_bytes_per_token,
     )
 

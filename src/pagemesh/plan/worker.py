@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.spec import DecoderSpec
@@ -26,6 +27,9 @@ class Subject:
     hardware: Hardware
     limits: StepLimits
     memory: MemoryPlan
+
+    packed: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the parameters that stay quantised, as of `sizing.weights`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def _estimated(subject: Subject, gpu: GpuConfig) -> Rates:
     reached = size * gpu.gpu_efficiency
     kv_bytes = subject.memory.kv_bytes_per_token * size
     return estimate(
-        work_of(subject.spec, ITEM_BYTES[subject.dtype], kv_bytes),
+        work_of(subject.spec, ITEM_BYTES[subject.dtype], kv_bytes, subject.packed),
         Device(tflops * 1e12 * reached, bandwidth * 1e9 * reached),
     )
 

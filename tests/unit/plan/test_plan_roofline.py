@@ -54,6 +54,15 @@ def test_the_work_of_8_billion_parameters(llama: DecoderSpec) -> None:
     assert work.kv_bytes_per_token == 131072
 
 
+def test_what_stays_quantised_is_read_as_it_is_kept(llama: DecoderSpec) -> None:
+    dense = work_of(llama, 2, 131072)
+    gates_and_ups, in_4_bits = 2 * 4096 * 14336, 4096 * 14336 * 9 // 8
+    packed = {f"layers.{n}.up.weight": in_4_bits for n in range(32)} | {"lm_head": HEAD}
+    work = work_of(llama, 2, 131072, packed)
+    saved = 32 * (2 * gates_and_ups - in_4_bits) + HEAD
+    assert work == dense._replace(weight_bytes=dense.weight_bytes - saved)
+
+
 def test_only_the_experts_of_a_token_compute_but_all_are_read(tmp_path: Path) -> None:
     mixtral = LLAMA_8B | {
         "architectures": ["MixtralForCausalLM"],
