@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "anthropic",
+    "awq_converters",
     "compressed_quantization",
     "compressors",
     "fastapi",
@@ -48,11 +49,13 @@ if TYPE_CHECKING:
     import transformers
     from compressed_tensors import compressors
     from compressed_tensors import quantization as compressed_quantization
+    from compressed_tensors.entrypoints.convert.converters import autoawq as awq_converters
     from schemathesis.specs.openapi import checks as openapi_checks
     from transformers import masking_utils
     from transformers.integrations import finegrained_fp8, mxfp4
 else:
     anthropic = _Late("anthropic")
+    awq_converters = _Late("compressed_tensors.entrypoints.convert.converters.autoawq")
     compressed_quantization = _Late("compressed_tensors.quantization")
     compressors = _Late("compressed_tensors.compressors")
     fastapi = _Late("fastapi")

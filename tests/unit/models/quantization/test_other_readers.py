@@ -20,13 +20,14 @@ from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.models.quantization.methods import Quantization
 from pagemesh.models.quantization.parts import Packings
 from tests.support.late_imports import (
+    awq_converters,
     compressed_quantization,
     compressors,
     finegrained_fp8,
     mxfp4,
 )
-from tests.support.quantised_checkpoints import write
-from tests.support.quantising import BLOCK, blocks_of, fp8
+from tests.support.quantised_checkpoints import FORMATS, write
+from tests.support.quantising import BLOCK, awq, blocks_of, fp8
 
 SHAPE = (40, 32)
 FILES = Path(__file__).with_name("files")
@@ -117,6 +118,26 @@ def test_compressed_tensors_are_decompressed_alike(tmp_path: Path, case: str) ->
     assert isinstance(weight, GroupInt | ScaledFp8)
     assert expected.dtype == torch.bfloat16
     assert torch.equal(weight.dense(), expected)
+
+
+def test_awq_is_converted_alike(tmp_path: Path) -> None:
+    """By compressed-tensors, which then decompresses it, in the type of the scales."""
+    torch.manual_seed(2)
+    config = FORMATS["AWQ"].config
+    tensors = dict(awq(*SHAPE).tensors)
+    tensors["scales"] = tensors["scales"].float()
+    converter: Any = awq_converters.AutoAWQConverter
+    converter = converter.from_autoawq_config(config)
+    converted = converter.process({f"m.{name}": each for name, each in tensors.items()})
+    written = {name.removeprefix("m."): tensor for name, tensor in converted.items()}
+    (scheme,) = converter.update_config(None).config_groups.values()
+    compressor: Any = compressors.BaseCompressor.get_value_from_registry("pack-quantized")
+    expected = compressor.decompress(written, scheme)["weight"]
+    own = {f".{name}": tensor for name, tensor in tensors.items()}
+    weight = read(tmp_path, dict(config), own, matrix(SHAPE))
+    assert isinstance(weight, GroupInt)
+    assert expected.dtype == torch.float32
+    assert torch.equal(weight.dense(), expected.bfloat16())
 
 
 @pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
