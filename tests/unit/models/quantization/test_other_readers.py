@@ -212,7 +212,12 @@ def test_microscaled_experts_are_those_of_transformers(tmp_path: Path) -> None:
     assert torch.equal(weight.dense(), expected.transpose(1, 2))
 
 
+_GPTQ: dict[str, Any] = {"quant_method": "gptq", "group_size": 32, "sym": False}
+
 WRITTEN: dict[str, dict[str, Any]] = {
+    "gptq": {**_GPTQ, "bits": 4},
+    "gptq_order": {**_GPTQ, "bits": 4, "desc_act": True},
+    "gptq_v2": {**_GPTQ, "bits": 8, "checkpoint_format": "gptq_v2"},
     "llm_int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
     "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True},
     "nf4_nested": {"quant_method": "bitsandbytes", "load_in_4bit": True},
@@ -234,6 +239,6 @@ def test_files_of_others_say_what_their_writers_say(tmp_path: Path, name: str) -
     tensors = load_file(FILES / f"{name}.safetensors")
     dense = tensors.pop("dense")
     own = {key.removeprefix("m"): tensor for key, tensor in tensors.items()}
-    weight = read(tmp_path, WRITTEN[name], own, matrix((24, 128)))
+    weight = read(tmp_path, WRITTEN[name], own, matrix((len(dense), 128)))
     assert weight.num_bytes < dense.nbytes
     assert torch.equal(weight.dense(), dense)
