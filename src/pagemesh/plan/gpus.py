@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-GpuName = Literal["a100-40gb", "a100-80gb", "b200", "h100", "h200", "l4", "l40s"]
+GpuName = Literal[
+    "a100-40gb", "a100-80gb", "b200", "h100", "h200", "l4", "l40s", "rtx-3090", "rtx-4090"
+]
 
 
 class Gpu(NamedTuple):
@@ -28,4 +30,6 @@ GPUS: Final[dict[GpuName, Gpu]] = {
     "h200": Gpu(139.8, 989, 4800, "NVIDIA H200 data sheet, SXM"),
     "l4": Gpu(22.0, 121, 300, "NVIDIA L4 data sheet"),
     "l40s": Gpu(44.4, 362, 864, "NVIDIA L40S data sheet"),
+    "rtx-3090": Gpu(23.6, 71, 936, "NVIDIA Ampere GA102 whitepaper, sums in float32"),
+    "rtx-4090": Gpu(23.6, 165, 1008, "NVIDIA Ada whitepaper, sums in float32"),
 }
