@@ -86,6 +86,18 @@ async def test_all_names_are_listed(mesh: Mesh) -> None:
         }  # fmt: skip
 
 
+async def test_models_tell_how_their_weights_are_quantised() -> None:
+    """A name that is split does where all behind it agree."""
+    found = {"demo": "", "org/other": "awq", "gpt": "awq", "chat": ""}
+    async with running_mesh(models=MODELS, aliases=ALIASES) as mesh:
+        await mesh.add(DECODE_ROLE, "decode-other-0", served="org/other", quantization="awq")
+        listed = await read(mesh.openai.ListModels(openai_pb2.OpenAIListModelsRequest()))
+        cards = {card["id"]: card["quantization"] for card in listed.json()["data"]}
+        assert cards == {name: method or None for name, method in found.items()}
+        async with AsyncClient(mesh.address) as client:
+            assert {model.name: model.quantization for model in await client.models()} == found
+
+
 async def test_a_split_name_gives_each_model_its_share(mesh: Mesh) -> None:
     answered = Counter([(await asked(mesh, "chat"))[0] for _ in range(80)])
     # 60 and 20 of 80 are expected; beyond these bounds it is one time in a million.

@@ -209,6 +209,7 @@ class FakeEngine(EngineCore):
         fingerprint: str = "fake",
         naming: str | None = None,
         arithmetic: str = "",
+        quantization: str = "",
     ) -> None:
         """`prefill_rate` is told instead of what is measured.
 
@@ -219,7 +220,7 @@ class FakeEngine(EngineCore):
         info = EngineInfo(
             fingerprint, layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )
-        info = replace(info, arithmetic=arithmetic)
+        info = replace(info, arithmetic=arithmetic, quantization=quantization)
         named = replace(info, model_fingerprint=naming or fingerprint)
         info = replace(info, model_folder=model_folder, canary=named.hasher().canary())
         descriptor = open_memory() if shared else None

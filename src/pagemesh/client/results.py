@@ -121,6 +121,9 @@ class ModelInfo:
     num_decode_workers: int
     num_prefill_workers: int
 
+    quantization: str = ""
+    """How its weights are quantised, for example `awq`, `gguf` or `int4`; empty for dense ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
@@ -208,7 +211,13 @@ def chunk_from_proto(response: inference_pb2.GenerateResponse) -> Chunk:
 def models_from_proto(response: inference_pb2.ListModelsResponse) -> list[ModelInfo]:
     """The models of the mesh."""
     return [
-        ModelInfo(m.name, m.max_model_len, m.decode_worker_count, m.prefill_worker_count)
+        ModelInfo(
+            m.name,
+            m.max_model_len,
+            m.decode_worker_count,
+            m.prefill_worker_count,
+            m.quantization,
+        )
         for m in response.models
     ]
 

@@ -87,6 +87,8 @@ class EngineInfo:
     """What the check at load found wrong with the promise of equal tokens; empty when nothing was."""
     arithmetic: str = ""
     """Class of its arithmetic, as found when the model was loaded: engines with equal ones compute the same bits."""
+    quantization: str = ""
+    """How its weights are quantised, by the checkpoint's method or the way of doing so; empty for dense ones."""
 
     def hasher(self) -> BlockHasher:
         """What hashes its blocks."""

@@ -112,5 +112,6 @@ def _make_info(
         causal=model.shape.causal,
         model_folder=str(model.folder),
         arithmetic=model.arithmetic,
+        quantization=model.quantization,
     )
     return replace(info, canary=info.hasher().canary())

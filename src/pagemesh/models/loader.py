@@ -68,6 +68,9 @@ class LoadedModel:
     kv_dtype: str | None = None
     """Type of the KV blocks as torch names it; that of the weights when None."""
 
+    quantization: str = ""
+    """How its weights are quantised, by the checkpoint's method or the way of doing so; empty for dense ones."""
+
     @property
     def vocab_size(self) -> int:
         """Number of token ids."""
@@ -150,6 +153,7 @@ def _load_decoder(
             pooling=pooling,
             generates=spec.has_head,
             kv_dtype=kv_dtype,
+            quantization=quantization.name if quantization else "",
         )
 
 

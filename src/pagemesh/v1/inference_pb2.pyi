@@ -677,6 +677,7 @@ class Model(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     DECODE_WORKER_COUNT_FIELD_NUMBER: _builtins.int
     PREFILL_WORKER_COUNT_FIELD_NUMBER: _builtins.int
+    QUANTIZATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Served name."""
     max_model_len: _builtins.int
@@ -685,6 +686,8 @@ class Model(_message.Message):
     """Decode workers that serve it."""
     prefill_worker_count: _builtins.int
     """Prefill workers that serve it."""
+    quantization: _builtins.str
+    """How its weights are quantised, as in WorkerInfo; empty for dense ones, and while nobody serves it."""
     def __init__(
         self,
         *,
@@ -692,10 +695,11 @@ class Model(_message.Message):
         max_model_len: _builtins.int = ...,
         decode_worker_count: _builtins.int = ...,
         prefill_worker_count: _builtins.int = ...,
+        quantization: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_worker_count", b"decode_worker_count", "max_model_len", b"max_model_len", "name", b"name", "prefill_worker_count", b"prefill_worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_worker_count", b"decode_worker_count", "max_model_len", b"max_model_len", "name", b"name", "prefill_worker_count", b"prefill_worker_count", "quantization", b"quantization"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -528,6 +528,7 @@ class WorkerInfo(_message.Message):
     ARITHMETIC_FIELD_NUMBER: _builtins.int
     IDENTITY_TROUBLE_FIELD_NUMBER: _builtins.int
     FORGETS_PREFIXES_FIELD_NUMBER: _builtins.int
+    QUANTIZATION_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name, unique in the mesh, for example "decode-0"."""
     epoch: _builtins.int
@@ -555,6 +556,10 @@ class WorkerInfo(_message.Message):
     """What its engine's check at load found wrong with the promise of equal tokens; empty when nothing was."""
     forgets_prefixes: _builtins.bool
     """Whether it keeps no KV of prompts that are over: no prompt is found there, however lately it was computed."""
+    quantization: _builtins.str
+    """How its weights are quantised: the checkpoint's quant_method, for example "awq", "gguf" for a GGUF file, or the
+    way in which they were quantised while they were loaded, for example "int4". Empty for dense ones.
+    """
     @_builtins.property
     def kv_layout(self) -> Global___KvLayout:
         """Shape of its KV blocks."""
@@ -580,10 +585,11 @@ class WorkerInfo(_message.Message):
         arithmetic: _builtins.str = ...,
         identity_trouble: _builtins.str = ...,
         forgets_prefixes: _builtins.bool = ...,
+        quantization: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "arithmetic", b"arithmetic", "block_count", b"block_count", "canary", b"canary", "epoch", b"epoch", "forgets_prefixes", b"forgets_prefixes", "identity_trouble", b"identity_trouble", "kv_layout", b"kv_layout", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model_fingerprint", b"model_fingerprint", "model_name", b"model_name", "role", b"role", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "arithmetic", b"arithmetic", "block_count", b"block_count", "canary", b"canary", "epoch", b"epoch", "forgets_prefixes", b"forgets_prefixes", "identity_trouble", b"identity_trouble", "kv_layout", b"kv_layout", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model_fingerprint", b"model_fingerprint", "model_name", b"model_name", "quantization", b"quantization", "role", b"role", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

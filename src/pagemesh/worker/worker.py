@@ -54,6 +54,7 @@ def describe_worker(
         model_fingerprint=engine.model_fingerprint,
         kv_layout=layout_to_proto(engine.layout),
         arithmetic=engine.arithmetic,
+        quantization=engine.quantization,
         identity_trouble=engine.identity_trouble,
         forgets_prefixes=not engine.caches_prefixes,
         block_count=engine.num_blocks,

@@ -59,6 +59,14 @@ def test_an_engine_knows_whether_it_finds_prompts_again(demo_model: Path, caches
     engine.stop()
 
 
+@pytest.mark.parametrize("way", [None, "int8"])
+def test_an_engine_knows_how_its_weights_are_quantised(demo_model: Path, way: str | None) -> None:
+    model = ModelConfig(str(demo_model), quantization=way)
+    engine = load_engine(model, CacheConfig(), SchedulerConfig())
+    assert engine.info.quantization == (way or "")
+    engine.stop()
+
+
 def test_a_cache_too_small_for_one_request_is_refused(demo_model: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         load_engine(

@@ -44,6 +44,11 @@ def test_a_worker_says_that_it_finds_no_prompt_again() -> None:
     assert describe_worker(make_config(), "decode", "127.0.0.1:7001", engine).forgets_prefixes
 
 
+def test_a_worker_says_how_its_weights_are_quantised() -> None:
+    engine = replace(ENGINE, quantization="int4")
+    assert describe_worker(make_config(), "decode", "127.0.0.1:7001", engine).quantization == "int4"
+
+
 def test_settings_override_name_and_address() -> None:
     config = make_config(worker_id="decode-0", advertise="decode-0.mesh:7001")
     info = describe_worker(config, "decode", "0.0.0.0:7001", ENGINE)

@@ -66,6 +66,7 @@ class MeshView:
             "root": services[0].model.source if len(services) == 1 else served.name,
             "parent": None,
             "max_model_len": min(_reachable_context(service) for service in able),
+            "quantization": served.quantization or None,
         }
 
     def health(self) -> dict[str, Any]:

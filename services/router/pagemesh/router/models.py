@@ -53,6 +53,16 @@ class ServedName(NamedTuple):
     services: Sequence[ModelService]
     """The models that answer for it, one at least."""
 
+    @property
+    def quantization(self) -> str:
+        """How weights are quantised; empty for dense ones, and where decode workers that can be reached differ."""
+        found = {
+            facts.quantization
+            for service in self.services
+            for facts in service.workers.reachable(Role.DECODE)
+        }
+        return found.pop() if len(found) == 1 else ""
+
 
 class Models:
     """Finds the model that a request names."""

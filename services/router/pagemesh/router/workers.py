@@ -199,6 +199,7 @@ def _introduce(state: WorkerState) -> WorkerFacts:
         block_naming=info.canary.block_digest,
         arithmetic=info.arithmetic,
         caches_prefixes=not info.forgets_prefixes,
+        quantization=info.quantization,
         max_model_len=info.max_model_len,
         max_num_seqs=max(1, info.max_num_seqs),
         num_blocks=info.block_count,

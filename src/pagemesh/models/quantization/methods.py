@@ -29,6 +29,11 @@ class Quantization(NamedTuple):
     method: str  # as in `quant_method`
     config: ConfigJson  # the object that says so
 
+    @property
+    def name(self) -> str:
+        """As a way of quantising has one."""
+        return self.method
+
 
 Chosen: TypeAlias = Quantization | QuantizationWay
 """How weights are quantised: by who wrote the checkpoint, or while it is loaded."""

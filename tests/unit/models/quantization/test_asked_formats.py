@@ -8,6 +8,7 @@ import pytest
 
 from pagemesh.config import ModelConfig
 from pagemesh.models.loader import load_model
+from tests.support.quantised_checkpoints import FORMATS
 from tests.unit.models.model_folder import write_model_of
 from tests.unit.models.quantization.test_quantised_formats import SHAPES
 from tests.unit.models.quantization.test_quantised_refusals import make, refusal
@@ -60,6 +61,7 @@ def test_another_format_than_was_asked_for_is_refused_with_both_names(
 def test_the_checkpoints_own_format_may_be_named(tmp_path: Path, asked: str, name: str) -> None:
     folder = make(tmp_path, name)
     named = load_model(ModelConfig(str(folder), quantization=asked))
+    assert named.quantization == FORMATS[name].config["quant_method"]
     assert named.fingerprint == load_model(ModelConfig(str(folder))).fingerprint
 
 

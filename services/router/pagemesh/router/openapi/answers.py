@@ -122,6 +122,7 @@ ANSWERS: Final[Mapping[str, _Schema]] = {
         owned_by=_STRING,
         root=_STRING,
         max_model_len=_INTEGER,
+        quantization=_NULLABLE,
     ),
     "ModelList": _object(object=_is("list"), data=_list(_ref("Model"))),
     "Health": _object(

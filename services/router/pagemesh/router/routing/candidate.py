@@ -74,6 +74,9 @@ class WorkerFacts:
     caches_prefixes: bool = True
     """Whether it finds KV of prompts that are over again."""
 
+    quantization: str = ""
+    """How its weights are quantised; empty for dense ones."""
+
     num_running: int = 0
     """Requests in its batch."""
 

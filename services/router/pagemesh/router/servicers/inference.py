@@ -121,12 +121,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         """Lists the models that workers serve."""
         models = [
             inference_pb2.Model(
-                name=name,
-                max_model_len=min((s.workers.max_model_len() or 0) for s in services),
-                decode_worker_count=_num_workers(services, Role.DECODE),
-                prefill_worker_count=_num_workers(services, Role.PREFILL),
+                name=served.name,
+                max_model_len=min((s.workers.max_model_len() or 0) for s in served.services),
+                decode_worker_count=_num_workers(served.services, Role.DECODE),
+                prefill_worker_count=_num_workers(served.services, Role.PREFILL),
+                quantization=served.quantization,
             )
-            for name, services in self._models.names()
+            for served in self._models.names()
         ]
         return inference_pb2.ListModelsResponse(models=models)
 
