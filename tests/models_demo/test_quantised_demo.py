@@ -1,4 +1,4 @@
-"""The demo model, quantised while it is loaded, still answers its questions."""
+"""The demo model, quantised while it is loaded or before, still answers its questions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
 from pagemesh.llm import LLM, SamplingParams
 from tests.support.late_imports import transformers
-
-DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
+from tests.support.rounded_demo import DEMO, write_demo_awq, write_demo_gguf
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,9 @@ def evaluate() -> Iterator[Any]:
                 del sys.modules[name]
 
 
-def answers(questions: Sequence[Any], quantization: str, most: int) -> list[str]:
+def answers(
+    questions: Sequence[Any], most: int, model: Path = DEMO, quantization: str | None = None
+) -> list[str]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
     prompts = [
         tokenizer.encode(
@@ -45,7 +47,8 @@ def answers(questions: Sequence[Any], quantization: str, most: int) -> list[str]
         )
         for question in questions
     ]
-    with LLM(DEMO, quantization=quantization, threads=1) as llm:
+    # The demo's own type, which a GGUF file does not name.
+    with LLM(model, dtype="float32", quantization=quantization, threads=1) as llm:
         outputs = llm.generate(
             [{"prompt_token_ids": prompt} for prompt in prompts],
             SamplingParams(temperature=0, max_tokens=most),
@@ -57,7 +60,25 @@ def answers(questions: Sequence[Any], quantization: str, most: int) -> list[str]
 @pytest.mark.parametrize(("quantization", "share"), [("fp8", 0.9), ("int8", 0.9), ("int4", 0.8)])
 def test_most_questions_are_answered(evaluate: Any, quantization: str, share: float) -> None:
     questions = evaluate.load_questions(DEMO / "questions.jsonl")
-    said = answers(questions, quantization, evaluate.MAX_NEW_TOKENS)
+    said = answers(questions, evaluate.MAX_NEW_TOKENS, quantization=quantization)
+    check(questions, said, share)
+
+
+@pytest.mark.parametrize(("kind", "share"), [("Q8_0", 0.9), ("Q4_K", 0.8), ("AWQ", 0.8)])
+def test_most_questions_are_answered_out_of_other_files(
+    evaluate: Any, kind: str, share: float, tmp_path: Path
+) -> None:
+    questions = evaluate.load_questions(DEMO / "questions.jsonl")
+    if kind == "AWQ":
+        model = write_demo_awq(tmp_path / "demo-AWQ")
+    else:
+        type_ = gguf.GGMLQuantizationType[kind]
+        model = write_demo_gguf(tmp_path / f"demo.{kind}.gguf", type_)
+    check(questions, answers(questions, evaluate.MAX_NEW_TOKENS, model), share)
+
+
+def check(questions: Sequence[Any], said: Sequence[str], share: float) -> None:
+    """At most so many of the answers are wrong."""
     asked = zip(questions, said, strict=True)
     wrong = [(q.question, text) for q, text in asked if not q.accepts(text)]
     assert len(wrong) <= (1 - share) * len(questions), wrong

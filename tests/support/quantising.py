@@ -69,15 +69,19 @@ def runs(num_inputs: int, size: int = GROUP) -> torch.Tensor:
     return torch.arange(num_inputs) // size
 
 
+def awq_words(codes: torch.Tensor) -> torch.Tensor:
+    """Integers below 16 [out, n] → int32 [n, out / 8]."""
+    # AutoAWQ packs columns 0, 2, 4, 6, 1, 3, 5, 7 of each 8 in this order.
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+    runs_of_8 = codes.t().reshape(codes.shape[1], -1, 8)
+    return words(runs_of_8[..., order].flatten(1), 4)
+
+
 def awq(num_outputs: int, num_inputs: int, *, size: int = GROUP) -> Quantised:
     codes = draw(16, num_outputs, num_inputs)
     zeros = draw(16, num_outputs, num_inputs // size)
     scales = draw_scales(num_outputs, num_inputs // size)
-    # AutoAWQ packs columns 0, 2, 4, 6, 1, 3, 5, 7 of each 8 in this order.
-    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
-    packed = {}
-    for name, values in (("qweight", codes.t()), ("qzeros", zeros.t())):
-        packed[name] = words(values.reshape(len(values), -1, 8)[..., order].flatten(1), 4)
+    packed = {"qweight": awq_words(codes), "qzeros": awq_words(zeros)}
     groups = runs(num_inputs, size)
     dense = (codes - of_inputs(zeros, groups)) * of_inputs(scales, groups)
     return Quantised({**packed, "scales": scales.t().contiguous()}, dense)
