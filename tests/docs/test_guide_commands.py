@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import gguf
 import httpx
 import pytest
 
@@ -21,7 +22,7 @@ from tests.mesh.harness import until
 from tests.support.guide_commands import LOAD, PROGRAMS, QUANTISED, SERVERS
 from tests.support.ports import free_port
 from tests.support.quantised_checkpoints import FORMATS, quantise
-from tests.unit.gguf.small_file import write_small
+from tests.support.rounded_demo import write_demo_awq, write_demo_gguf
 
 # Each takes a start or more; what flags mean is tested without one.
 pytestmark = pytest.mark.costly
@@ -83,20 +84,22 @@ def test_a_server_answers(line: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the models lie of which the commands speak, with random weights."""
+    """Where the models lie of which the commands speak: the demo, in other formats."""
     folder = tmp_path_factory.mktemp("guide")
     demo, (parent, _) = ROOT / MODEL, MODEL.split("/")
     (folder / parent).mkdir()
     (folder / MODEL).symlink_to(demo)
-    for name, config in (("FP8", {}), ("AWQ", {"max_position_embeddings": 4096})):
-        quantised = folder / f"{MODEL}-{name}"
-        quantise(demo, quantised, folder / "dense", FORMATS[name])
-        settings = json.loads((quantised / "config.json").read_text())
-        (quantised / "config.json").write_text(json.dumps(settings | config))
-        for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-            shutil.copy(demo / file, quantised)
+    fp8 = folder / f"{MODEL}-FP8"
+    # Of random weights.
+    quantise(demo, fp8, folder / "dense", FORMATS["FP8"])
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(demo / file, fp8)
+    config = write_demo_awq(folder / f"{MODEL}-AWQ") / "config.json"
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"max_position_embeddings": 4096}))
     (folder / f"{MODEL}-GGUF").mkdir()
-    write_small(folder / f"{MODEL}-GGUF/FILE.Q4_K_M.gguf")
+    kind = gguf.GGMLQuantizationType.Q4_K
+    write_demo_gguf(folder / f"{MODEL}-GGUF/FILE.Q4_K_M.gguf", kind)
     return folder
 
 
