@@ -1,4 +1,5 @@
-"""GGUF files of the models with random weights, for engines that read no others; made once on this machine, beside them."""
+"""GGUF files of the models with random weights, for engines that read no others, made once on this machine, beside them;
+and of other GGUF files."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from pagemesh.gguf.blocks import dequantise
+from pagemesh.gguf.model import open_gguf
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_files import add, finish, write_gguf
 
 
 def gguf_file(folder: Path, kind: str) -> Path:
@@ -40,6 +44,23 @@ def gguf_file(folder: Path, kind: str) -> Path:
     changes = {f"tokenizer.ggml.{key}": value for key, value in tokenizer.items()}
     write_gguf(folder, draft, pack, **changes)
     draft.rename(path)
+    return path
+
+
+def write_rounded(file: Path, path: Path) -> Path:
+    """The same GGUF file with its matrices in Q8_0."""
+    model, kind = open_gguf(file), gguf.GGMLQuantizationType.Q8_0
+    writer = gguf.GGUFWriter(path, str(model.metadata["general.architecture"]))
+    for key, value in model.metadata.items():
+        if key not in ("general.architecture", "general.file_type"):
+            add(writer, key, value if isinstance(value, str | int | float) else list(value))
+    for name, tensor in model.tensors.items():
+        numbers = np.concatenate([*dequantise(tensor)]).reshape(tensor.shape)
+        if numbers.ndim == 1:
+            writer.add_tensor(name, numbers)
+        else:
+            writer.add_tensor(name, gguf.quantize(numbers, kind), raw_dtype=kind)
+    finish(writer)
     return path
 
 

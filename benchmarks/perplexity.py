@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
+from gguf_models import write_rounded
 from report import ROOT, Report, make_parser
 from safetensors.torch import save_file
 
@@ -50,14 +50,23 @@ class Way(NamedTuple):
     from_file: bool = False
     """Whether it takes the GGUF file itself, and not a checkpoint with what its weights stand for, in bfloat16."""
 
+    rounded: bool = False
+    """Whether it takes a GGUF file whose matrices are those of the file, rounded to Q8_0."""
+
+    most: float | None = None
+    """Times the perplexity in bfloat16."""
+
+
+DENSE: Final = "bfloat16"
 
 WAYS: Final = (
     Way("float32", {"dtype": "float32"}, from_file=True),
-    Way("bfloat16", {}),
+    Way(DENSE, {}),
     Way("as the file is", {}, from_file=True),
-    Way("--quantization fp8", {"quantization": "fp8"}),
-    Way("--quantization int8", {"quantization": "int8"}),
-    Way("--quantization int4", {"quantization": "int4"}),
+    Way("a GGUF file in Q8_0", {}, rounded=True, most=1.01),
+    Way("--quantization fp8", {"quantization": "fp8"}, most=1.01),
+    Way("--quantization int8", {"quantization": "int8"}, most=1.01),
+    Way("--quantization int4", {"quantization": "int4"}, most=1.03),
     Way("--kv-cache-dtype fp8", {"kv_cache_dtype": "fp8"}),
     Way("--kv-cache-dtype int8", {"kv_cache_dtype": "int8"}),
 )
@@ -81,7 +90,7 @@ def write_dense(file: Path, folder: Path) -> None:
         raise ConfigError(f"{file} has tensors that are not those of a checkpoint one by one")
     weights = {}
     for their, our in zip(theirs, ours, strict=True):
-        numbers = torch.from_numpy(np.concatenate([*dequantise(tensors[their.tensor])]))
+        numbers = torch.cat([*map(torch.from_numpy, dequantise(tensors[their.tensor]))])
         weight = numbers.view(tensors[their.tensor].shape)
         weight = weight if their.convert is None else their.convert(weight)
         weights[our.tensor] = weight.bfloat16().contiguous()
@@ -140,8 +149,13 @@ def main() -> None:
                     "refused": refused,
                 },
             )
+            rounded = Path(folder) / "rounded.gguf"
             for way in WAYS:
-                measure(report, way, model if way.from_file else dense, prompts, refused)
+                if way.rounded and not is_gguf(model):
+                    continue
+                file = write_rounded(model, rounded) if way.rounded else model
+                at = file if way.from_file or way.rounded else dense
+                measure(report, way, at, prompts, refused)
     except ConfigError as error:
         sys.exit(str(error))
     report.print()
@@ -163,7 +177,9 @@ def measure(
         return
     seconds = time.perf_counter() - started_at
     perplexity = math.exp(sum(scores) / len(scores))
-    report.add(way.name, "", [perplexity])
+    dense = report.samples(DENSE)
+    aim = way.most * dense[0] if way.most and dense else None
+    report.add(way.name, "", [perplexity], aim=aim)
     print(f"{way.name}: {perplexity:.3f}, in {seconds:.0f} s")
 
 
