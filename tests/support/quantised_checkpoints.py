@@ -81,6 +81,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     # Long enough to stay packed on CPUs.
     "AWQ, groups of 16": Format(_AWQ | {"group_size": 16}, partial(awq, size=16)),
     "GPTQ": Format(_GPTQ, gptq),
+    "GPTQ, groups of 16": Format(_GPTQ | {"group_size": 16}, partial(gptq, size=16)),
     "GPTQ, symmetric, whole rows": Format(
         _GPTQ | {"sym": True, "group_size": -1, "checkpoint_format": "gptq"},
         partial(gptq, symmetric=True, size=None),
@@ -93,6 +94,10 @@ FORMATS: Final[Mapping[str, Format]] = {
     "W4A16": Format(
         _compressed("pack-quantized", num_bits=4, strategy="group", group_size=GROUP),
         packed_integers,
+    ),
+    "W4A16, groups of 16": Format(
+        _compressed("pack-quantized", num_bits=4, strategy="group", group_size=16),
+        partial(packed_integers, size=16),
     ),
     "W4A16, asymmetric, act-order": Format(
         _compressed(

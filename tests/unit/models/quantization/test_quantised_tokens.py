@@ -48,7 +48,8 @@ def test_tokens_are_those_of_the_floats(tmp_path: Path, name: str) -> None:
 
 def test_some_stay_packed_on_every_cpu(tmp_path: Path) -> None:
     """Groups of 8, which most of these have, do not."""
-    for name, is_packed in (("AWQ", False), ("AWQ, groups of 16", True), ("W8A16", True)):
+    packed = [f"{method}, groups of 16" for method in ("AWQ", "GPTQ", "W4A16")]
+    for name, is_packed in [("AWQ", False), ("W8A16", True), *((each, True) for each in packed)]:
         quantise(write_model_of(tmp_path, **SHAPES), tmp_path, tmp_path / "floats", FORMATS[name])
         weight = read_weights(tmp_path, torch.bfloat16)["layers.0.up.weight"]
         assert isinstance(weight, GroupInt)
