@@ -12,13 +12,9 @@ from typing import Any
 
 from pagemesh.cli.settings import PlanConfig
 from pagemesh.errors import ConfigError
-from pagemesh.models.choices import (
-    choose_dtype,
-    choose_kv_dtype,
-    choose_max_model_len,
-    require_transformers,
-)
+from pagemesh.models import choices
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.methods import choose_quantization
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.spec import DecoderSpec
@@ -76,8 +72,8 @@ def plan_model(config: PlanConfig) -> Answer:
     if architecture is None:
         return _plan_with_transformers(config, folder, settings)
     spec = architecture.make_spec(settings)
-    dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
-    max_model_len = choose_max_model_len(config.max_model_len, spec, folder)
+    dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)
+    max_model_len = choices.choose_max_model_len(config.max_model_len, spec, folder)
     hardware = _hardware(config)
     scheduler = config.scheduler.on(hardware.kind)
     limits = StepLimits(
@@ -87,7 +83,9 @@ def plan_model(config: PlanConfig) -> Answer:
         num_seqs=scheduler.max_num_seqs,
         max_model_len=max_model_len,
     )
-    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal)
+    kv_dtype = choices.choose_kv_dtype(
+        config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal
+    )
     packed = packed_weights(
         folder, settings, architecture, spec, config.quantization, hardware.kind
     )
@@ -106,20 +104,31 @@ def plan_model(config: PlanConfig) -> Answer:
 
 
 def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJson) -> Answer:
-    require_transformers(settings, config.quantization)
+    choices.require_transformers(settings)
+    chosen = choose_quantization(settings, config.quantization)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.read import outline
 
-    dtype = choose_dtype(config.dtype, settings, ITEM_BYTES)
+    dtype = choices.choose_dtype(config.dtype, settings, ITEM_BYTES)
     model = outline(folder, config.max_model_len)
     hardware = _hardware(config)
     scheduler = config.scheduler.on(hardware.kind)
     limits = StepLimits(
         scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len
     )
-    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind)
+    kv_dtype = choices.choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind)
     plan = make_outline_plan(model, dtype, config.block_size, limits, hardware, kv_dtype)
-    return Answer(config, model.architecture, model.num_parameters, dtype, hardware, limits, plan)
+    return Answer(
+        config=config,
+        architecture=model.architecture,
+        num_parameters=model.num_parameters,
+        dtype=dtype,
+        hardware=hardware,
+        limits=limits,
+        plan=plan,
+        # While it is loaded such a model is as large as a dense one, whatever it keeps of that.
+        packed=PackedWeights(chosen.name if chosen else None),
+    )
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -191,6 +200,8 @@ def as_table(answer: Answer) -> str:
 def _types(answer: Answer) -> str:
     if answer.packed.name is None:
         return answer.dtype
+    if answer.spec is None:
+        return f"{answer.dtype}, quantised by {answer.packed.name}, but counted as dense"
     return f"{answer.dtype}, quantised by {answer.packed.name}"
 
 

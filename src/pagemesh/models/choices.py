@@ -16,7 +16,6 @@ from pagemesh.gguf.documents import has_file
 from pagemesh.gguf.model import is_gguf, open_gguf
 from pagemesh.models.architectures.architecture import DEFAULT_POOLING
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.methods import refuse_in_transformers
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.tokenizer.folder import end_token_id
 
@@ -92,9 +91,8 @@ def choose_kv_dtype(
     return kv_dtype
 
 
-def require_transformers(settings: ConfigJson, quantization: str | None) -> None:
-    """ConfigError unless transformers is installed, for models that it runs, and for quantised ones."""
-    refuse_in_transformers(settings, quantization)
+def require_transformers(settings: ConfigJson) -> None:
+    """ConfigError unless transformers is installed, for models that it runs."""
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(
             f"{settings.where} names an architecture that only transformers can run, which is not "

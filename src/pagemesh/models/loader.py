@@ -102,7 +102,7 @@ def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedMode
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
-        return _load_with_transformers(config, folder, settings, target)
+        return _load_with_transformers(config, folder, settings, quantization, target)
     if architecture is None:
         raise registry.unknown_architecture(settings)
     return _load_decoder(config, folder, settings, architecture, quantization, target)
@@ -158,9 +158,13 @@ def _load_decoder(
 
 
 def _load_with_transformers(
-    config: ModelConfig, folder: Path, settings: ConfigJson, target: ModelTarget
+    config: ModelConfig,
+    folder: Path,
+    settings: ConfigJson,
+    quantization: Chosen | None,
+    target: ModelTarget,
 ) -> LoadedModel:
-    choices.require_transformers(settings, config.quantization)
+    choices.require_transformers(settings)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.load import load_with_transformers
 
@@ -168,7 +172,7 @@ def _load_with_transformers(
     kv_dtype = target.kv_dtype(name, causal=True)
     dtype = _DTYPES[name]
     loaded = load_with_transformers(
-        folder, config.max_model_len, dtype, target.writer.device, kv_dtype
+        folder, config.max_model_len, dtype, target.writer.device, kv_dtype, quantization
     )
     return LoadedModel(
         decoder=loaded.model,
@@ -182,4 +186,5 @@ def _load_with_transformers(
         folder=folder,
         pooling=None,
         kv_dtype=kv_dtype,
+        quantization=quantization.name if quantization else "",
     )

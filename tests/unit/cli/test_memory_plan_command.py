@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,6 +177,21 @@ KV of a token takes 36 KiB.
 10 requests of 1024 tokens fit at once, or 11008 tokens in 688 blocks of 16.
 """
     )
+
+
+@pytest.mark.parametrize("is_checkpoint", [False, True], ids=["while loading", "checkpoint"])
+def test_its_quantised_weights_are_planned_as_dense_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checkpoint: bool
+) -> None:
+    config: dict[str, Any] = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
+    form = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    config |= {"quantization_config": form} if is_checkpoint else {}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    flags = [] if is_checkpoint else ["--quantization", "int4"]
+    assert main(["plan", str(tmp_path), "--memory", "1", *flags]) == 0
+    told = "124.4 million parameters, bfloat16, quantised by {}, but counted as dense"
+    name = "gptq" if is_checkpoint else "int4"
+    assert f"  weights          0.23 GiB   {told.format(name)}" in capsys.readouterr().out
 
 
 # The table of tokens, to which the head is tied, is dense on a GPU.

@@ -127,6 +127,13 @@ def takes_int8_rows(weight: Weight) -> bool:
     return any(isinstance(part, ChannelInt8) for part in parts)
 
 
+def may_round_rows(weight: Quantised) -> bool:
+    """Whether a product takes rows of activations as codes of 8 bits, on some device at least."""
+    return isinstance(weight, ChannelInt8) or (
+        isinstance(weight, ScaledFp8) and weight.row_group is not None
+    )
+
+
 def stack_rows(parts: Sequence[Plain]) -> Weight:
     """Matrices [rows, in], or stacks of them, below each other: one of their kind if they have one, else a
     `RowStack`."""

@@ -76,10 +76,7 @@ def _check_model(source: str, config: UpConfig) -> None:
     folder = resolve_model_path(source, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
-    if architecture is None or config.model_impl == "transformers":
-        methods.refuse_in_transformers(settings, config.quantization)
-    else:
-        methods.choose_quantization(settings, config.quantization)
+    methods.choose_quantization(settings, config.quantization)
     if architecture is not None:
         architecture.make_spec(settings)
     read_headers(folder)

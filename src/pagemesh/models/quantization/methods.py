@@ -76,21 +76,6 @@ def choose_quantization(config: ConfigJson, asked: str | None) -> Chosen | None:
     return found
 
 
-def refuse_in_transformers(config: ConfigJson, asked: str | None) -> None:
-    """Raise ConfigError for a model that transformers would run of weights that are quantised, or are to be."""
-    found = choose_quantization(config, asked)
-    if isinstance(found, QuantizationWay):
-        raise ConfigError(
-            f"--quantization is {asked}, but only pagemesh's own decoders quantise weights while they are loaded, not"
-            f" models that transformers runs, as it does that of {config.where}"
-        )
-    if found is not None:
-        raise ConfigError(
-            f"{config.where} names a checkpoint quantised by {found.method}, which only pagemesh's own decoders read,"
-            " not models that transformers runs"
-        )
-
-
 def _way(asked: str, config: ConfigJson) -> QuantizationWay:
     for name in WAY_NAMES:
         if name == asked:

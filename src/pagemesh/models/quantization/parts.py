@@ -95,6 +95,12 @@ class Packings:
         """Whether a source's tensor, or what the checkpoint has in its place, becomes a quantised weight."""
         return tensor in self._packings
 
+    @property
+    def beside(self) -> frozenset[str]:
+        """Names of tensors of a checkpoint of which matrices are made, and of those that are there besides."""
+        parts = {part.tensor for each in self._packings.values() for part in each.parts.values()}
+        return frozenset(parts | self._unread | self._biases)
+
     def check(
         self,
         checkpoint: Checkpoint,

@@ -75,13 +75,14 @@ class QuantizationWay(NamedTuple):
         """Matrices that stay as they are, by names that those of all layers share, each with the reason."""
         rounded = self.roundings(spec)
         reasons = {
-            _of_any_layer(name): self._why(name, shape)
+            _of_any_layer(name): self.why_dense(name, shape)
             for name, shape in spec.parameter_shapes().items()
             if len(shape) > 1 and name not in rounded and not name.endswith(".bias")
         }
         return [f"{name} ({reason})" for name, reason in reasons.items()]
 
-    def _why(self, parameter: str, shape: tuple[int, ...]) -> str:
+    def why_dense(self, parameter: str, shape: tuple[int, ...]) -> str:
+        """The reason for which a matrix has no rounding."""
         if not is_multiplied(parameter, shape):
             return "looked up"
         if parameter.endswith(_CHOOSING):

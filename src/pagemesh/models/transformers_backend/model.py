@@ -9,15 +9,17 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from pagemesh.kernels.linear import Dense, Linear, make_linear
+from pagemesh.kernels.linear import Dense, Linear, Weight, make_linear
+from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.interface import ForwardContext
 from pagemesh.models.transformers_backend.attention import AttentionCall, answering
 
@@ -57,9 +59,9 @@ class TransformersModel:
         """Of the model's class."""
         return type(self._model).__name__
 
-    def replace_matmuls(self) -> None:
-        """Multiply with pagemesh's matmuls from now on, on the device where the model is."""
-        replace_matmuls(self._model)
+    def replace_matmuls(self, packed: Mapping[str, Quantised]) -> None:
+        """Multiply with pagemesh's matmuls from now on, on the device where the model is. See `replace_matmuls`."""
+        replace_matmuls(self._model, packed)
 
     def move(self, device: torch.device) -> None:
         """Run on another device from now on; before matmuls are replaced."""
@@ -106,7 +108,7 @@ class BatchInvariantLinear(torch.nn.Module):
     instead of other numbers.
     """
 
-    def __init__(self, multiply: Linear, weight: torch.Tensor) -> None:
+    def __init__(self, multiply: Linear, weight: Weight) -> None:
         """`multiply` was made of the weight [out, in], which is not kept."""
         super().__init__()
         self._multiply = multiply
@@ -128,22 +130,41 @@ class BatchInvariantLinear(torch.nn.Module):
         return self._multiply(rows).view(*others, self._num_outputs)
 
 
-def replace_matmuls(model: torch.nn.Module) -> None:
+NONE_PACKED: Final[Mapping[str, Quantised]] = MappingProxyType({})
+"""Of a model that is not quantised."""
+
+
+def replace_matmuls(model: torch.nn.Module, packed: Mapping[str, Quantised] = NONE_PACKED) -> None:
     """Replace a model's linear modules, on the device where they are.
 
-    Those whose weight the model's own code reads stay as they are, and so do subclasses, whose code is
-    their own. Each weight is dropped as soon as it is copied, unless another module has it too.
+    `packed` has weights by the paths of modules whose own weights are what those stand for: they are multiplied in the
+    place of these. Each weight is dropped as soon as it is copied, unless another module has it too.
+    """
+    for same in replaceable(model):
+        matmul = _matmul_of(model.get_submodule(same[0]), packed.get(same[0]))
+        for path in same:
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, matmul)
+
+
+def replaceable(model: torch.nn.Module) -> list[list[str]]:
+    """The paths of each linear module that can be replaced.
+
+    Those whose weight the model's own code reads stay as they are, and so do subclasses, whose code is their own.
     """
     kept = names_of_read_weights(model)
     paths: dict[int, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if _can_replace(module) and name_of(path) not in kept:
             paths.setdefault(id(module), []).append(path)
-    for same in paths.values():
-        matmul = _matmul_of(model.get_submodule(same[0]))
-        for path in same:
-            parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, matmul)
+    return list(paths.values())
+
+
+def matrix_of(module: torch.nn.Module) -> torch.Tensor:
+    """The weight [out, in] of a linear module."""
+    weight = module.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.detach().t() if isinstance(module, Conv1D) else weight.detach()
 
 
 def _can_replace(module: torch.nn.Module) -> bool:
@@ -160,12 +181,15 @@ def _can_replace(module: torch.nn.Module) -> bool:
     )
 
 
-def _matmul_of(module: Any) -> BatchInvariantLinear:
-    weight = module.weight.detach()
-    if isinstance(module, Conv1D):
-        weight = weight.t().contiguous()
+def _matmul_of(module: Any, packed: Quantised | None) -> BatchInvariantLinear:
+    matrix = matrix_of(module)
+    weight: Weight
+    if packed is None:
+        weight = Dense(matrix.contiguous())
+    else:
+        weight = packed.moved(lambda tensor: tensor.to(matrix.device))
     bias = None if module.bias is None else module.bias.detach()
-    matmul = BatchInvariantLinear(make_linear(Dense(weight), bias), weight)
+    matmul = BatchInvariantLinear(make_linear(weight, bias), weight)
     for size in _SIZES[type(module)]:
         setattr(matmul, size, getattr(module, size))
     return matmul

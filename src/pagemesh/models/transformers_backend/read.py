@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import transformers
@@ -25,6 +25,9 @@ from pagemesh.models.transformers_backend.attention import (
     register,
 )
 from pagemesh.models.transformers_backend.judge import NUM_PROBE_TOKENS, check_class, check_rope
+
+_QUANTISED_KEYS: Final = frozenset(("quantization_config", "compression_config"))
+"""Of config.json, by which transformers would read codes itself."""
 
 
 class Candidate(NamedTuple):
@@ -155,6 +158,10 @@ def read_config(folder: Path) -> transformers.PreTrainedConfig:
         config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
+    for part in (config, config.get_text_config(decoder=True)):
+        # Weights come to transformers as what they stand for.
+        for key in _QUANTISED_KEYS & vars(part).keys():
+            delattr(part, key)
     return config
 
 
@@ -170,12 +177,20 @@ def model_class(config: transformers.PreTrainedConfig) -> type[Any] | None:
 
 
 def read_model(
-    folder: Path, cls: type[Any], config: transformers.PreTrainedConfig, dtype: torch.dtype
+    folder: Path,
+    cls: type[Any],
+    config: transformers.PreTrainedConfig,
+    dtype: torch.dtype,
+    tensors: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The model with its weights in a type. ConfigError unless every weight is there and fits."""
+    """The model with its weights in a type. ConfigError unless every weight is there and fits.
+
+    `tensors` are those of a dense checkpoint, in the place of the folder's: each gives itself for `[...]`.
+    """
     with quietly(folder):
         model, info = cls.from_pretrained(
-            folder,
+            folder if tensors is None else None,
+            state_dict=tensors,
             config=config,
             dtype=dtype,
             attn_implementation=PAGED,

@@ -90,20 +90,3 @@ def test_a_format_beside_a_dense_checkpoint_is_refused_with_the_way_that_is_like
         f" that is quantised by {format_name}"
     )
     assert refusal(folder, quantization=asked) == message
-
-
-@pytest.mark.parametrize("way", ["fp8", "int8", "int4"])
-def test_models_that_transformers_runs_are_not_quantised(tmp_path: Path, way: str) -> None:
-    folder = write_model_of(tmp_path, **SHAPES)
-    assert refusal(folder, model_impl="transformers", quantization=way) == (
-        f"--quantization is {way}, but only pagemesh's own decoders quantise weights while they are loaded, not models"
-        f" that transformers runs, as it does that of {folder}/config.json"
-    )
-
-
-def test_transformers_models_are_dense(tmp_path: Path) -> None:
-    message = refusal(make(tmp_path, "GPTQ"), model_impl="transformers")
-    assert message.endswith(
-        "names a checkpoint quantised by gptq, which only pagemesh's own decoders read, not models that transformers"
-        " runs"
-    )

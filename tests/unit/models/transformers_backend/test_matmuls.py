@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional
 from pagemesh.config import ModelConfig
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.linear.interface import PlainLinear
+from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.kernels.target import Target, playing
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend import model as causal_model
@@ -22,6 +24,7 @@ from pagemesh.models.transformers_backend.model import (
     replace_matmuls,
 )
 from tests.support.late_imports import transformers
+from tests.unit.models.transformers_backend.answers import load, quantised_llama
 from tests.unit.models.transformers_backend.tiny_models import make_model
 
 pytestmark = pytest.mark.costly
@@ -144,8 +147,8 @@ def test_a_model_that_our_products_do_not_suit_keeps_its_own(
 ) -> None:
     make_model("GPTNeoXConfig").save_pretrained(tmp_path)
 
-    def spoil(model: torch.nn.Module) -> None:
-        replace_matmuls(model)
+    def spoil(model: torch.nn.Module, packed: Mapping[str, Quantised]) -> None:
+        replace_matmuls(model, packed)
         head: Any = model.get_submodule("embed_out")
         head._multiply = PlainLinear(torch.zeros(61, 32), None)
 
@@ -178,3 +181,15 @@ def test_on_a_gpu_products_are_tritons(tmp_path: Path) -> None:
     ]
     assert not logs
     assert {type(module._multiply).__name__ for module in found} == {"CudaLinear"}
+
+
+@pytest.mark.parametrize("name", ["W8A16", "compressed FP8"])
+def test_on_a_gpu_codes_are_multiplied_by_tritons_kernels(tmp_path: Path, name: str) -> None:
+    folder = quantised_llama(tmp_path, name)
+    with using("cuda"), playing(Target(90, 4, 232_448)), capture_logs() as logs:
+        model = load(folder, dtype="bfloat16")
+    assert [(entry["event"], entry["left_dense"]) for entry in logs] == [
+        ("weights are quantised", [])
+    ]
+    module = model.decoder._model.get_submodule("model.layers.1.mlp.up_proj")
+    assert type(module._multiply).__name__ == "CudaLinear"
