@@ -180,7 +180,7 @@ KV of a token takes 36 KiB.
 
 
 @pytest.mark.parametrize("is_checkpoint", [False, True], ids=["while loading", "checkpoint"])
-def test_its_quantised_weights_are_planned_as_dense_ones(
+def test_a_quantised_model_that_transformers_runs_is_planned_as_a_dense_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checkpoint: bool
 ) -> None:
     config: dict[str, Any] = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
