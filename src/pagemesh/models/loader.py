@@ -126,6 +126,7 @@ def _load_decoder(
         sources, may_ignore = find_sources(checkpoint, architecture, spec)
         packings = make_packings(quantization, sources, checkpoint.entries, spec)
         tensors = packings.check(checkpoint, sources, may_ignore)
+        packings.check_experts(checkpoint, sources, target.writer.device)
         scales = CheckpointScales(checkpoint, kv_dtype)
         facts = {"spec": asdict(spec), **packings.facts}
         identity = fingerprint(facts, dtype, checkpoint, [*tensors, *scales.tensors])

@@ -215,7 +215,7 @@ def _int8_packing(scheme: Scheme, module: str, shape: tuple[int, ...], entries: 
             None if given is None else check_input_scale(input_scale, given),
         )
 
-    return Packing(parts, make)
+    return Packing(parts, make, rounds_rows=True)
 
 
 @dataclass(frozen=True, slots=True)

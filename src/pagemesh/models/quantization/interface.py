@@ -46,6 +46,9 @@ class Packing:
     """The dimension of the source's shape that becomes the weight's rows; 2 of stacks that are transposed. None where
     `make` puts them into the parameter's order."""
 
+    rounds_rows: bool = False
+    """Whether rows of activations become integers, so that no dense weight has its products."""
+
 
 Entries = Mapping[str, TensorEntry]
 """A checkpoint's tensors by name."""

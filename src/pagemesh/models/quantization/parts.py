@@ -128,6 +128,31 @@ class Packings:
                 )
         return list(shapes)
 
+    def check_experts(
+        self, checkpoint: Checkpoint, sources: Iterable[Source], device: torch.device
+    ) -> None:
+        """Raise ConfigError for experts of a layer that cannot be multiplied together there."""
+        firsts: dict[str, tuple[str, bool]] = {}
+        for source in sources:
+            if not source.place or not isinstance(source.place[0], int):
+                continue
+            packing = self._packings.get(source.tensor)
+            rounds = packing is not None and packing.rounds_rows
+            first, first_rounds = firsts.setdefault(source.parameter, (source.tensor, rounds))
+            if rounds != first_rounds:
+                one, other = (source.tensor, first) if rounds else (first, source.tensor)
+                raise ConfigError(
+                    f"{checkpoint.where} has input_activations with num_bits = 8 and type = 'int' for {one}, but not for"
+                    f" {other}: all experts of a layer must be quantised alike"
+                )
+            scale = packing.parts.get("input_scale") if packing is not None and rounds else None
+            if scale is not None and device.type == "cuda" and source.place[0] > 0:
+                raise ConfigError(
+                    f"{checkpoint.entries[scale.tensor].path} has the tensor {scale.tensor}: an input_scale for each"
+                    " expert (static W8A8) is computed on CPUs alone. Serve it there, or take a checkpoint whose"
+                    " activations are quantised dynamically"
+                )
+
     def make(
         self, source: Source, bring: Callable[[PackedPart], torch.Tensor], dtype: torch.dtype
     ) -> Quantised:
