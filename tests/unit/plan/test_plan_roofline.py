@@ -10,8 +10,8 @@ import pytest
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.spec import DecoderSpec
-from pagemesh.plan.gpus import GPUS
 from pagemesh.plan.roofline import Device, estimate, work_of
+from pagemesh.plan.settings import GPUS
 from pagemesh.sim.model import read_model
 
 ROOT = Path(__file__).resolve().parents[3]
