@@ -40,4 +40,7 @@ def read_file(path: Path) -> str:
     make = _DOCUMENTS.get(path.name)
     if make is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return json.dumps(make(open_gguf(path.parent)), ensure_ascii=False)
+    model = open_gguf(path.parent)
+    if path.name not in model.texts:
+        model.texts[path.name] = json.dumps(make(model), ensure_ascii=False)
+    return model.texts[path.name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,9 @@ class GgufModel:
 
     metadata: Mapping[str, Value]
     tensors: Mapping[str, GgufTensor]
+
+    texts: dict[str, str] = field(default_factory=dict, compare=False)
+    """By the names of a folder's files, those that were asked for already: a vocabulary takes tenths of a second."""
 
 
 def is_gguf(path: Path) -> bool:

@@ -1,0 +1,98 @@
+"""Machine code that processes before this one have made, on disk: most of what a kernel takes to compile.
+
+Each function is a file of some kilobytes, named by a digest of all that its code follows from. (Numba and Triton do so.)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "PAGEMESH_KERNEL_CACHE"
+"""Names the folder; where it is set and empty, no code is kept."""
+
+_MOST_FILES: Final = 4096
+"""Beyond these the ones that were not used for the longest time are removed: some 20 MB."""
+
+_SUFFIX: Final = ".o"
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_WRITABLE_BY_OTHERS: Final = 0o022
+
+
+def key_of(*parts: str | bytes) -> str:
+    """The name of code that follows from these parts alone."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(len(raw).to_bytes(8, "little"))
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def find_code(key: str) -> bytes | None:
+    """An object file; None where none is kept, or what is there is not whole."""
+    folder = _folder(os.environ.get(VARIABLE))
+    if folder is None:
+        return None
+    path = folder / f"{key}{_SUFFIX}"
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
+    if hashlib.sha256(code).digest() != digest:
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return code
+
+
+def keep_code(key: str, code: bytes) -> None:
+    """For processes to come; where it cannot be written, these compile it again."""
+    folder = _folder(os.environ.get(VARIABLE))
+    if folder is None:
+        return
+    with suppress(OSError):
+        # Others may read meanwhile, or write the same.
+        number, name = tempfile.mkstemp(_SUFFIX, dir=folder)
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            Path(name).replace(folder / f"{key}{_SUFFIX}")
+        except OSError:
+            Path(name).unlink()
+            raise
+
+
+@functools.cache
+def _folder(named: str | None) -> Path | None:
+    """Where code lies; None for nowhere. Code that another user could have written is not run."""
+    if named == "":
+        return None
+    try:
+        folder = Path(named) if named is not None else _default()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except (OSError, RuntimeError):  # The latter where the user has no home.
+        return None
+    if status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS:
+        return None
+    with suppress(OSError):
+        _remove_oldest(folder)
+    return folder
+
+
+def _default() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "pagemesh/kernels"
+
+
+def _remove_oldest(folder: Path) -> None:
+    files = [(path.stat().st_mtime, path) for path in folder.iterdir() if path.suffix == _SUFFIX]
+    for _, path in sorted(files)[:-_MOST_FILES]:
+        path.unlink(missing_ok=True)
