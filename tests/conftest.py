@@ -10,6 +10,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Not the user's own, for kernels in all shapes; the processes of a mesh need not compile what others have.
+os.environ["PAGEMESH_KERNEL_CACHE"] = str(Path(__file__).resolve().parent.parent / "build/kernels")
 
 # Read when kernels are imported: without a GPU they run in Triton's interpreter, on tensors of the CPU.
 if not Path("/dev/nvidiactl").exists():
