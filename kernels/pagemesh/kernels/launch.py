@@ -7,12 +7,13 @@ fuse as it likes, so that the same row might get other bits in another batch.
 What Triton has compiled is started without asking Triton each time which of its variants is meant. A variant is for the
 types of a start's arguments and for what is known of them: that a number is 1 or a multiple of 16, that an address is
 one. Triton finds that out anew for each start, in more time than the driver needs to start it, and a step of a prompt is
-some hundred starts. Here it is looked up by the same facts.
+some hundred starts. Here it is looked up by the same facts; those of what stays the same, weights and the sizes of
+tiles, are found once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -56,20 +57,86 @@ def launch(
     fuses: bool = False,
     overlaps: bool = False,
 ) -> None:
-    """Start a kernel with arguments by its own names, constants included.
+    """Start a kernel once, see `BoundKernel`."""
+    # Not by the kernel itself, which hashes its code.
+    key = id(kernel), num_warps, num_stages, fuses, overlaps
+    bound = _unbound.get(key)
+    if bound is None:
+        bound = _unbound[key] = BoundKernel(
+            kernel,
+            {},
+            num_warps=num_warps,
+            num_stages=num_stages,
+            fuses=fuses,
+            overlaps=overlaps,
+        )
+    bound.start(grid, arguments)
 
-    An empty grid starts nothing. Tensors are on the current device, whose current stream runs it. A kernel that
-    `overlaps` is told by EARLY whether it has to wait for those before it, see `early_start`.
-    """
-    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuses}
-    if overlaps:
-        is_early = isinstance(kernel, JITFunction) and _starts_early(arguments)
-        arguments = {**arguments, "EARLY": is_early}
-        options["launch_pdl"] = is_early
-    if _notes:
-        _notes[-1].append(Launch(kernel, grid, dict(arguments), dict(options)))
-    elif all(grid):
-        start(kernel, grid, arguments, options)
+
+class BoundKernel:
+    """A kernel with all that stays the same from start to start."""
+
+    def __init__(
+        self,
+        kernel: Any,
+        fixed: Mapping[str, object],
+        *,
+        num_warps: int = 4,
+        num_stages: int = 3,
+        fuses: bool = False,
+        overlaps: bool = False,
+    ) -> None:
+        """`fixed` are arguments by the kernel's own names, constants included.
+
+        A kernel that `overlaps` is told by EARLY whether it has to wait for those before it, see `early_start`.
+        """
+        self._kernel = kernel
+        self._fixed = fixed
+        self._options: Mapping[str, int | bool] = {
+            "num_warps": num_warps,
+            "num_stages": num_stages,
+            "enable_fp_fusion": fuses,
+        }
+        self._overlaps = overlaps
+        self._is_compiled = isinstance(kernel, JITFunction)
+        self._calls: dict[bool, _Call] = {}
+
+    def start(self, grid: tuple[int, ...], arguments: Mapping[str, object]) -> None:
+        """Start it with the rest of its arguments, of which one is a tensor.
+
+        An empty grid starts nothing. Tensors are on the current device, whose current stream runs it.
+        """
+        is_early = self._overlaps and self._is_compiled and _starts_early(arguments)
+        call = self._calls.get(is_early)
+        if call is None:
+            call = self._calls[is_early] = self._make_call(is_early=is_early)
+        if _notes:
+            everything = {**call.fixed, **arguments}
+            _notes[-1].append(Launch(self._kernel, grid, everything, dict(call.options)))
+        elif not all(grid):
+            return
+        elif self._is_compiled:
+            _start_compiled(call, grid, arguments)
+        else:
+            self._kernel[grid](**call.fixed, **arguments, **call.options)
+
+    def _make_call(self, *, is_early: bool) -> _Call:
+        fixed, options = self._fixed, self._options
+        if self._overlaps:
+            fixed, options = {**fixed, "EARLY": is_early}, {**options, "launch_pdl": is_early}
+        if not self._is_compiled:
+            return _Call(self._kernel, fixed, options)
+        parameters = [
+            _Parameter(each.name, place, each.is_constexpr, not each.do_not_specialize)
+            for place, each in enumerate(self._kernel.params)
+        ]
+        known = tuple(each for each in parameters if each.name in fixed)
+        others = tuple(each for each in parameters if each.name not in fixed)
+        values: list[object] = [None] * len(parameters)
+        facts: list[object] = [self._kernel, *options.values(), *(each.name for each in known)]
+        _look_at(known, fixed, values, facts)
+        kind = _kinds.setdefault(tuple(facts), len(_kinds))
+        return _Call(self._kernel, fixed, options, values, kind, others)
 
 
 @contextmanager
@@ -84,8 +151,10 @@ def noting() -> Iterator[list[Launch]]:
 
 
 def _starts_early(arguments: Mapping[str, object]) -> bool:
-    device = next(each.device for each in arguments.values() if isinstance(each, torch.Tensor))
-    return target_of(device).capability >= _EARLY_CAPABILITY
+    for each in arguments.values():
+        if isinstance(each, torch.Tensor):
+            return target_of(each.device).capability >= _EARLY_CAPABILITY
+    raise ValueError(f"no tensor is among {', '.join(arguments)}")
 
 
 def is_interpreted() -> bool:
@@ -111,75 +180,74 @@ _ALIGNED: Final = 16
 _MOST_BITS: Final = 31
 """Of a number that is passed in 32 bits."""
 
-_variants: dict[tuple[object, ...], Any] = {}
-"""What was compiled, by all that it was compiled for."""
-_parameters: dict[int, _Parameters] = {}
+_compiled: dict[tuple[object, ...], Any] = {}
+"""By all that it was compiled for."""
+_unbound: dict[tuple[object, ...], BoundKernel] = {}
+"""Kernels without fixed arguments, by themselves and their options."""
+_kinds: dict[tuple[object, ...], int] = {}
+"""Kernels with all that is known of their fixed arguments, numbered: layers of a model are alike."""
 
 
-class _Parameters(NamedTuple):
+class _Parameter(NamedTuple):
     """Of a kernel."""
 
-    names: tuple[str, ...]
-    constants: tuple[str, ...]
-    variables: tuple[tuple[int, bool], ...]
-    """Of each other one its place, and whether variants differ by what its value is."""
+    name: str
+    place: int
+    is_constant: bool
+    is_special: bool
+    """Whether variants differ by what a number is."""
 
 
-def start(
-    kernel: Any,
-    grid: tuple[int, ...],
+def _look_at(
+    parameters: Sequence[_Parameter],
     arguments: Mapping[str, object],
-    options: Mapping[str, int | bool],
+    values: list[object],
+    facts: list[object],
 ) -> None:
-    """Start a kernel on the current device's current stream, with arguments by its own names."""
-    if not isinstance(kernel, JITFunction):
-        kernel[grid](**arguments, **options)
-        return
-    device = driver.active.get_current_device()
-    names, constants, variables = _parameters_of(kernel)
-    values = [arguments[name] for name in names]
-    variant: list[object] = [device, id(kernel), *options.values()]
-    variant += [arguments[name] for name in constants]
-    for place, is_special in variables:
-        value = values[place]
-        if value is None:
-            variant.append(None)
-        elif isinstance(value, int):
-            is_long = value.bit_length() > _MOST_BITS
-            variant.append((value == 1, value % _ALIGNED == 0, is_long) if is_special else is_long)
+    """Add what is to be passed to the values, and to the facts what the compiler makes variants of."""
+    for name, place, is_constant, is_special in parameters:
+        value = values[place] = arguments[name]
+        if value is None or is_constant:
+            facts.append(value)
         elif isinstance(value, torch.Tensor):
             address = values[place] = value.data_ptr()
-            variant.append(value.dtype)
-            variant.append(address % _ALIGNED == 0)
+            facts.append(value.dtype)
+            facts.append(address % _ALIGNED == 0)
+        elif isinstance(value, int):
+            is_long = value.bit_length() > _MOST_BITS
+            facts.append((value == 1, value % _ALIGNED == 0, is_long) if is_special else is_long)
         else:
-            variant.append(value.__class__)
-    key = tuple(variant)
-    compiled = _variants.get(key)
+            facts.append(value.__class__)
+
+
+class _Call(NamedTuple):
+    """How a kernel with fixed arguments is called."""
+
+    kernel: Any
+    fixed: Mapping[str, object]
+    options: Mapping[str, int | bool]
+
+    values: Sequence[object] = ()
+    """As what is compiled takes them, in the kernel's order; None in the places of the others."""
+
+    kind: int = 0
+    others: tuple[_Parameter, ...] = ()
+
+
+def _start_compiled(call: _Call, grid: tuple[int, ...], arguments: Mapping[str, object]) -> None:
+    gpu = driver.active
+    device = gpu.get_current_device()
+    values, facts = list(call.values), [device, call.kind]
+    _look_at(call.others, arguments, values, facts)
+    variant = tuple(facts)
+    compiled = _compiled.get(variant)
     if compiled is None:
-        _variants[key] = kernel[grid](**arguments, **options)
+        _compiled[variant] = call.kernel[grid](**call.fixed, **arguments, **call.options)
         return
-    stream = driver.active.get_current_stream(device)
     x, y, z = (*grid, 1, 1)[:3]
     function, metadata = compiled.function, compiled.packed_metadata
+    stream = gpu.get_current_stream(device)
     compiled.run(x, y, z, stream, function, metadata, None, None, None, *values)
-
-
-def _parameters_of(kernel: JITFunction[Any]) -> _Parameters:
-    # Not by the kernel itself, which hashes its code.
-    found = _parameters.get(id(kernel))
-    if found is not None:
-        return found
-    parameters = kernel.params
-    _parameters[id(kernel)] = found = _Parameters(
-        tuple(each.name for each in parameters),
-        tuple(each.name for each in parameters if each.is_constexpr),
-        tuple(
-            (place, not each.do_not_specialize)
-            for place, each in enumerate(parameters)
-            if not each.is_constexpr
-        ),
-    )
-    return found
 
 
 # Triton's functions of these names, made to be called by kernels as well, take some microseconds each, and a step asks

@@ -16,12 +16,13 @@ from pagemesh.kernels.experts.kernel import (
     sum_choices_kernel,
 )
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.launch import cdiv, launch, next_power_of_2
+from pagemesh.kernels.launch import BoundKernel, cdiv, launch, next_power_of_2
 from pagemesh.kernels.linear.cuda import DTYPES
 from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight
 from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.tiles import (
     GROUP,
+    Tiles,
     choose_block_t,
     choose_tiles,
     most_token_tiles,
@@ -135,6 +136,7 @@ class _Projection:
         self._is_gated = gate is not None
         self._num_experts, self._num_rows, self._num_inputs = stack.weight.shape
         self._num_outputs = self._num_rows // 2 if self._is_gated else self._num_rows
+        self._kernels: dict[tuple[Tiles, int, int], BoundKernel] = {}
 
     def multiply(self, inputs: torch.Tensor, pairs: ByExpert, num_choices: int) -> torch.Tensor:
         """Of each pair [pairs, out]; `inputs` are those of the tokens, or of the pairs."""
@@ -159,36 +161,39 @@ class _Projection:
             num_bits=self._weight.num_bits,
             num_experts=self._num_experts,
         )
-        partials = None
+        # Whose rows are the tokens' has several outputs for each; whose are the pairs', one.
+        choices = num_pairs // rows.numbers.shape[0]
+        key = tiles, segments, choices
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self._kernels[key] = self._bind(tiles, segments, choices, rows.numbers.dtype)
+        arguments = rows.arguments
+        arguments |= {"order": pairs.order, "tiles": pairs.tiles, "output": output}
+        arguments |= {"num_pairs": num_pairs, "num_tiles": num_tiles}
         if tiles.is_split:
             shape = (segments, num_pairs, self._num_rows)
-            partials = torch.empty(shape, dtype=rows.sum_dtype, device=device)
-        launch(
+            arguments["partials"] = rows.numbers.new_empty(shape, dtype=rows.sum_dtype)
+            arguments["counters"] = arrival_counters(device)
+        num_programs = cdiv(self._num_outputs, tiles.block_out) * num_tiles
+        kernel.start((num_programs, segments if tiles.is_split else 1), arguments)
+
+    def _bind(self, tiles: Tiles, segments: int, choices: int, dtype: torch.dtype) -> BoundKernel:
+        """The kernel with these tiles, for rows that are multiplied in a type."""
+        return BoundKernel(
             experts_kernel,
-            (
-                cdiv(self._num_outputs, tiles.block_out) * num_tiles,
-                segments if tiles.is_split else 1,
-            ),
             {
-                **rows.arguments,
-                "order": pairs.order,
-                "tiles": pairs.tiles,
                 **self._weight.arguments,
+                **({} if tiles.is_split else {"partials": None, "counters": None}),
                 "bias": self._bias,
-                "output": output,
-                "partials": partials,
-                "counters": arrival_counters(device) if tiles.is_split else None,
-                "num_pairs": num_pairs,
-                "num_tiles": num_tiles,
                 "num_outputs": self._num_outputs,
                 "num_inputs": self._num_inputs,
                 "limit": self._gate.limit,
                 "alpha": self._gate.alpha,
-                "CHOICES": num_pairs // len(rows.numbers),
+                "CHOICES": choices,
                 "GATE": self._gate.kind if self._is_gated else None,
                 "SEGMENTS": segments,
                 "GROUP": GROUP,
-                **tiles.constants(self._num_inputs, rows.numbers.dtype),
+                **tiles.constants(self._num_inputs, dtype),
             },
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,

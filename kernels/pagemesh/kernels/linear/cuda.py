@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.launch import cdiv, launch
+from pagemesh.kernels.launch import BoundKernel, cdiv
 from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight, takes_codes
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
@@ -18,7 +18,7 @@ from pagemesh.kernels.linear.interface import (
     check_weight,
 )
 from pagemesh.kernels.linear.kernel import linear_kernel
-from pagemesh.kernels.linear.tiles import GROUP, choose_tiles, num_segments
+from pagemesh.kernels.linear.tiles import GROUP, Tiles, choose_tiles, num_segments
 from pagemesh.kernels.linear.weight import RowStack, Weight
 from pagemesh.kernels.target import arrival_counters, target_of
 
@@ -89,6 +89,7 @@ class _Product:
         num_rows, self._num_inputs = weight.shape
         self._num_outputs = num_rows // 2 if self._is_gated else num_rows
         self._segments = num_segments(self._num_outputs, self._num_inputs)
+        self._kernels: dict[tuple[Tiles, bool], BoundKernel] = {}
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Of rows [T, in] and, where it is added, a residual [T, out]: [T, out]."""
@@ -116,26 +117,35 @@ class _Product:
             is_gated=self._is_gated,
             num_bits=self._weight.num_bits,
         )
-        partials = None
+        adds = residual is not None
+        kernel = self._kernels.get((tiles, adds))
+        if kernel is None:
+            kernel = self._bind(tiles, rows.numbers.dtype, adds=adds)
+            self._kernels[tiles, adds] = kernel
+        arguments = rows.arguments
+        arguments["output"] = output
+        arguments["num_tokens"] = num_tokens
+        if residual is not None:
+            arguments["residual"] = residual
+            arguments["residual_stride"] = residual.stride(0)
         if tiles.is_split:
             shape = (self._segments, num_tokens, self._weight.shape[0])
-            partials = torch.empty(shape, dtype=rows.sum_dtype, device=device)
-        launch(
+            arguments["partials"] = rows.numbers.new_empty(shape, dtype=rows.sum_dtype)
+            arguments["counters"] = arrival_counters(device)
+        num_tiles = cdiv(self._num_outputs, tiles.block_out) * cdiv(num_tokens, tiles.block_t)
+        kernel.start((num_tiles, self._segments if tiles.is_split else 1), arguments)
+
+    def _bind(self, tiles: Tiles, dtype: torch.dtype, *, adds: bool) -> BoundKernel:
+        """The kernel with these tiles, for rows that are multiplied in a type, with a residual or without one."""
+        absent = {} if adds else {"residual": None, "residual_stride": 0}
+        if not tiles.is_split:
+            absent |= {"partials": None, "counters": None}
+        return BoundKernel(
             linear_kernel,
-            (
-                cdiv(self._num_outputs, tiles.block_out) * cdiv(num_tokens, tiles.block_t),
-                self._segments if tiles.is_split else 1,
-            ),
             {
-                **rows.arguments,
                 **self._weight.arguments,
+                **absent,
                 "bias": self._bias,
-                "residual": residual,
-                "residual_stride": 0 if residual is None else residual.stride(0),
-                "output": output,
-                "partials": partials,
-                "counters": arrival_counters(device) if tiles.is_split else None,
-                "num_tokens": num_tokens,
                 "num_outputs": self._num_outputs,
                 "num_inputs": self._num_inputs,
                 "limit": self._gate.limit,
@@ -143,7 +153,7 @@ class _Product:
                 "GATE": self._gate.kind if self._is_gated else None,
                 "SEGMENTS": self._segments,
                 "GROUP": GROUP,
-                **tiles.constants(self._num_inputs, rows.numbers.dtype),
+                **tiles.constants(self._num_inputs, dtype),
             },
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,

@@ -50,7 +50,9 @@ class KernelWeight:
             "row_size": flat["weight"].shape[-1],
             "FORM": self._form,
         }
-        """By the names of kernels' parameters."""
+        """By the names of kernels' parameters; rows have the rest."""
+        if self._form is None or self._form.codes not in ("w8a8", "fp8"):
+            self.arguments["row_scales"] = None
         self._input_scale = None if kept is None else _input_scale(kept)
 
     def take(self, inputs: torch.Tensor) -> KernelRows:
@@ -77,12 +79,11 @@ class KernelRows(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, object]:
-        """By the names of kernels' parameters."""
-        return {
-            "inputs": self.numbers,
-            "input_stride": self.numbers.stride(0),
-            "row_scales": self.scales,
-        }
+        """By the names of kernels' parameters; the caller's to add others."""
+        own: dict[str, object] = {"inputs": self.numbers, "input_stride": self.numbers.stride(0)}
+        if self.scales is not None:
+            own["row_scales"] = self.scales
+        return own
 
 
 def takes_codes(weight: Weight) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from pagemesh.kernels.launch import dot_type, launch, next_power_of_2
+from pagemesh.kernels.launch import BoundKernel, dot_type, next_power_of_2
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
     Capacity,
@@ -128,6 +128,7 @@ class AttentionKernels:
             for size in (shape.head_dim, 2)
         )
         self._width = max(next_power_of_2(shape.head_dim), 16)
+        self._bound: dict[tuple[RowTile, LayerAttention], BoundKernel] = {}
         self._constants: dict[str, object] = {
             "partials": partials,
             "statistics": statistics,
@@ -204,44 +205,46 @@ class AttentionKernels:
         features: LayerAttention,
     ) -> torch.Tensor:
         """Start the kernels; gives their output. What they are given was checked."""
-        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        scales = features.kv_scales
-        counters = arrival_counters(self.device)
-        arguments = (
-            self._constants
-            | _logits(features)
-            | {
-                "tables": tables,
-                "query": query,
-                "query_stride": query.stride(0),
-                "layer_kv": layer_kv,
-                "value_offset": layer_kv.stride(0),
-                "output": output,
-                "window": features.sliding_window,
-                "sinks": features.sinks,
-                "key_scales": None if scales is None else scales.keys,
-                "value_scales": None if scales is None else scales.values,
-            }
-        )
+        output = query.new_empty(query.shape)
+        arguments = {
+            "tables": tables,
+            "query": query,
+            "query_stride": query.stride(0),
+            "layer_kv": layer_kv,
+            "value_offset": layer_kv.stride(0),
+            "output": output,
+            "counters": arrival_counters(self.device),
+        }
         for tile, programs, items, merges, num_programs in launches:
-            own = {
-                "programs": programs,
-                "items": items,
-                "merges": merges,
-                "counters": counters,
-                "BLOCK_ROWS": tile.num_rows,
-                "MERGED_ROWS": self._merged_rows(tile),
-                "MERGED_AT_ONCE": self._merged_at_once(tile),
-            }
-            launch(
-                attention_kernel,
-                (num_programs,),
-                arguments | own,
-                num_warps=tile.num_warps,
-                num_stages=tile.num_stages,
-                overlaps=True,
-            )
+            own = {"programs": programs, "items": items, "merges": merges}
+            self._kernel(tile, features).start((num_programs,), arguments | own)
         return output
+
+    def _kernel(self, tile: RowTile, features: LayerAttention) -> BoundKernel:
+        """For layers that attend so."""
+        found = self._bound.get((tile, features))
+        if found is None:
+            found = self._bound[tile, features] = self._bind(tile, features)
+        return found
+
+    def _bind(self, tile: RowTile, features: LayerAttention) -> BoundKernel:
+        scales = features.kv_scales
+        fixed = {
+            "window": features.sliding_window,
+            "sinks": features.sinks,
+            "key_scales": None if scales is None else scales.keys,
+            "value_scales": None if scales is None else scales.values,
+            "BLOCK_ROWS": tile.num_rows,
+            "MERGED_ROWS": self._merged_rows(tile),
+            "MERGED_AT_ONCE": self._merged_at_once(tile),
+        }
+        return BoundKernel(
+            attention_kernel,
+            self._constants | _logits(features) | fixed,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+            overlaps=True,
+        )
 
     def _merged_rows(self, tile: RowTile) -> int:
         """Rows that are merged side by side: in tiles of decodes those of one query."""

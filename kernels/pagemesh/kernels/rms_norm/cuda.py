@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from pagemesh.kernels.early_start import wait_for_earlier
-from pagemesh.kernels.launch import launch, next_power_of_2
+from pagemesh.kernels.launch import BoundKernel, next_power_of_2
 from pagemesh.kernels.rms_norm.interface import check_rows
 
 
@@ -19,11 +19,15 @@ class CudaRmsNorm:
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         self._weight = weight.contiguous()
-        self._size = weight.shape[-1]
-        self._eps = eps
-        self._block = next_power_of_2(self._size)
+        size = weight.shape[-1]
+        block = next_power_of_2(size)
+        fixed = {"weight": self._weight, "size": size, "eps": eps, "BLOCK": block}
         # 8 values for each thread: two accesses of 16 bytes in half precision.
-        self._num_warps = min(max(self._block // 256, 1), 16)
+        num_warps = min(max(block // 256, 1), 16)
+        self._norms, self._adds = (
+            BoundKernel(rms_norm_kernel, fixed | absent, num_warps=num_warps, overlaps=True)
+            for absent in ({"residual": None, "residual_stride": 0}, {})
+        )
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return self._norm(rows, None)
@@ -35,24 +39,13 @@ class CudaRmsNorm:
     def _norm(self, rows: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         check_rows(rows, self._weight)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()
-        output = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
-        launch(
-            rms_norm_kernel,
-            (rows.shape[0],),
-            {
-                "rows": rows,
-                "row_stride": rows.stride(0),
-                "weight": self._weight,
-                "residual": residual,
-                "residual_stride": 0 if residual is None else residual.stride(0),
-                "output": output,
-                "size": self._size,
-                "eps": self._eps,
-                "BLOCK": self._block,
-            },
-            num_warps=self._num_warps,
-            overlaps=True,
-        )
+        output = rows.new_empty(rows.shape)
+        arguments = {"rows": rows, "row_stride": rows.stride(0), "output": output}
+        if residual is None:
+            self._norms.start((rows.shape[0],), arguments)
+        else:
+            arguments |= {"residual": residual, "residual_stride": residual.stride(0)}
+            self._adds.start((rows.shape[0],), arguments)
         return output
 
 

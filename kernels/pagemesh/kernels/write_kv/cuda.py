@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import torch
@@ -10,7 +11,7 @@ import triton.language as tl
 
 from pagemesh.kernels.early_start import wait_for_earlier
 from pagemesh.kernels.kv_scales import KvScales
-from pagemesh.kernels.launch import cdiv, launch, next_power_of_2
+from pagemesh.kernels.launch import BoundKernel, cdiv, next_power_of_2
 from pagemesh.kernels.write_kv.interface import Turn, check_write
 
 _BLOCK: Final = 1024
@@ -46,29 +47,50 @@ class CudaKvWriter:
         block = next_power_of_2(head_dim)
         block_heads = min(next_power_of_2(num_first), max(_BLOCK // block, 1))
         num_programs = cdiv(num_first, block_heads) + cdiv(num_kv_heads, block_heads)
-        launch(
-            write_kv_kernel,
-            (heads.shape[0], num_programs),
-            {
-                "heads": heads,
-                "stride": heads.stride(0),
-                "layer_kv": layer_kv,
-                "value_offset": layer_kv.stride(0),
-                "num_slots": layer_kv.shape[1] * layer_kv.shape[2],
-                "slots": slot_mapping,
-                "key_scales": None if scales is None else scales.keys,
-                "value_scales": None if scales is None else scales.values,
-                "factors": None if turn is None else torch.view_as_real(turn.factors),
-                "norm_weight": None if turn is None else turn.norm_weight,
-                "eps": 0.0 if turn is None else turn.norm_eps,
-                "NUM_HEADS": heads.shape[1] - 2 * num_kv_heads,
-                "NUM_KV_HEADS": num_kv_heads,
-                "HEAD_DIM": head_dim,
-                "BLOCK_HEADS": block_heads,
-                "BLOCK": block,
-            },
-            overlaps=True,
+        arguments = {
+            "heads": heads,
+            "stride": heads.stride(0),
+            "layer_kv": layer_kv,
+            "value_offset": layer_kv.stride(0),
+            "num_slots": layer_kv.shape[1] * layer_kv.shape[2],
+            "slots": slot_mapping,
+        }
+        if scales is not None:
+            arguments |= {"key_scales": scales.keys, "value_scales": scales.values}
+        if turn is not None:
+            arguments["factors"] = torch.view_as_real(turn.factors)
+            if turn.norm_weight is not None:
+                arguments |= {"norm_weight": turn.norm_weight, "eps": turn.norm_eps}
+        kernel = _bind(
+            heads.shape[1] - 2 * num_kv_heads, num_kv_heads, head_dim, block_heads, *arguments
         )
+        kernel.start((heads.shape[0], num_programs), arguments)
+
+
+@functools.cache
+def _bind(
+    num_heads: int, num_kv_heads: int, head_dim: int, block_heads: int, *given: str
+) -> BoundKernel:
+    """The kernel, where all else that it could be given is not there."""
+    absent = {
+        "key_scales": None,
+        "value_scales": None,
+        "factors": None,
+        "norm_weight": None,
+        "eps": 0.0,
+    }
+    return BoundKernel(
+        write_kv_kernel,
+        {
+            **{name: value for name, value in absent.items() if name not in given},
+            "NUM_HEADS": num_heads,
+            "NUM_KV_HEADS": num_kv_heads,
+            "HEAD_DIM": head_dim,
+            "BLOCK_HEADS": block_heads,
+            "BLOCK": next_power_of_2(head_dim),
+        },
+        overlaps=True,
+    )
 
 
 @triton.jit
