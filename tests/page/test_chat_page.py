@@ -341,6 +341,8 @@ def test_a_mesh_without_its_worker_is_told_and_comes_back(open_page: OpenPage, m
         page.locator("#workers > li").filter(has_text="decode-0").filter(
             has_not_text="unreachable"
         ).wait_for(state="detached")
+        # Before, it may still come back in a moment, and who asks is told at the end of a stream that has begun.
+        until(lambda: refuses_at_once(mesh), "the worker is not waited for any more")
         look.say("Hello")
         error = page.locator(".message.error")
         error.wait_for()
@@ -351,6 +353,12 @@ def test_a_mesh_without_its_worker_is_told_and_comes_back(open_page: OpenPage, m
     page.get_by_role("button", name="Send").click()
     page.locator(".message.assistant .figures button").wait_for()
     assert look.refused == [503]
+
+
+def refuses_at_once(mesh: Mesh) -> bool:
+    """Whether a stream is refused by its status."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    return httpx.post(f"{mesh.url}/v1/chat/completions", json=chat, timeout=20).status_code == 503
 
 
 def test_who_looks_away_costs_nothing(open_page: OpenPage, mesh: Mesh) -> None:
