@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 from pagemesh.config.served import SHORT_NAMES, ShippedModel
 from pagemesh.plan.commented_yaml import Noted, Tree, as_yaml
 from pagemesh.plan.deployment import Deployment
-from pagemesh.plan.host_memory import ALLOWANCE_GIB, host_memory
 from pagemesh.plan.report import sentence_of_limit
 from pagemesh.plan.settings import DeploymentConfig
 from pagemesh.plan.surroundings import KVSTORE_BYTES
-from pagemesh.plan.worker import Subject
+from pagemesh.plan.worker import ALLOWANCE_GIB, Subject, host_memory
 from pagemesh.sizing.plan import GIB, size_text
 
 _IMAGE_FOLDER: Final = "/opt/pagemesh"

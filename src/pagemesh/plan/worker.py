@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.spec import DecoderSpec
@@ -12,6 +13,11 @@ from pagemesh.plan.roofline import Device, Rates, estimate, work_of
 from pagemesh.plan.settings import GpuConfig
 from pagemesh.sim.model import MAX_KV_TOKENS, MeshModel, WorkerModel, read_model
 from pagemesh.sizing.plan import GIB, ITEM_BYTES, Hardware, MemoryPlan, StepLimits
+
+ALLOWANCE_GIB: Final = 8
+"""Of the host's memory, of a worker on a GPU beside its model: two processes with torch, CUDA's libraries, kernels as
+they are compiled, 72 MiB of buffers for weights and KV, and requests and KV on their way. An allowance, not a
+measurement: on a CPU both processes take half a GiB (memory.json)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +132,22 @@ def _source(gpu: GpuConfig, size: int) -> str:
     source = f" ({sheet.source})" if sheet else ""
     together = f", times {size} without what they say to each other" if size > 1 else ""
     return f"{gpu.gpu_efficiency:.0%} of {gpu.tflops:g} TFLOP/s and {gpu.bandwidth:g} GB/s{source}{together}"
+
+
+class HostMemory(NamedTuple):
+    """Of one worker, in whole GiB."""
+
+    request: int
+    """What it holds at some time, and nobody can take from it."""
+    limit: int
+    """With the model's files, which count as the worker's as long as the system keeps them."""
+
+
+def host_memory(model_bytes: int, *, held_first: bool) -> HostMemory:
+    """What a worker on a GPU takes of its host's memory, see docs/memory.md.
+
+    `held_first` is a model that the host holds as a whole before the GPU gets it. The others' files pass through; the system drops what it kept of them when memory is wanted.
+    """
+    model = math.ceil(model_bytes / GIB)
+    limit = ALLOWANCE_GIB + model
+    return HostMemory(limit if held_first else ALLOWANCE_GIB, limit)

@@ -6,7 +6,7 @@ import pytest
 
 from pagemesh.kv_memory.staged import NUM_SLOTS, SLOT_BYTES
 from pagemesh.loading.cuda_weights import BUFFER_BYTES
-from pagemesh.plan.host_memory import ALLOWANCE_GIB, HostMemory, host_memory
+from pagemesh.plan.worker import ALLOWANCE_GIB, HostMemory, host_memory
 from pagemesh.sizing.plan import GIB
 
 

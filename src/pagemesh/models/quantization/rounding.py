@@ -14,6 +14,14 @@ import structlog
 import torch
 from torch.nn import functional
 
+from pagemesh.kernels.group_rounding import (
+    CUT,
+    FP8_SCALES,
+    LARGEST_FP8,
+    LARGEST_INT4,
+    round_fp8,
+    round_int4,
+)
 from pagemesh.kernels.linear.packed import GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.architectures.architecture import Source
@@ -26,20 +34,8 @@ log = structlog.get_logger(__name__)
 _PIECE_NUMBERS: Final = 1 << 18
 """That are rounded at once: float32 copies of them fit a second-level cache."""
 
-_LARGEST_FP8: Final = 448.0
-_FP8_SCALES: Final = 8
-"""Scales that are tried for a group: from the least with which its largest number fits to nearly twice that. Where its
-numbers fall between those of FP8 depends on the scale. That with the least squared error is taken, of equal ones the
-least."""
-
 _INT8_CENTRE: Final = 128
 _LARGEST_INT8: Final = 127
-_LARGEST_INT4: Final = 15
-
-_CUT: Final = 1 / 32
-"""Share of a group's range that may lie beyond its least code, and beyond its largest: half a step. Of a range that is
-cut there or is not, at both ends, that with the least squared error is taken, of equal ones the first. Without, the
-error of normally distributed weights is 7 % larger."""
 
 
 def round_weight(weight: torch.Tensor, to: Rounding, dtype: torch.dtype) -> Quantised:
@@ -79,9 +75,23 @@ def rounded_packing(source: Source, to: Rounding) -> Packing:
 
 
 def _round_fp8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> ScaledFp8:
-    num_inputs = weight.shape[-1]
     numbers = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device)
     scales = _of_groups(weight, group_size)
+    if weight.device.type == "cpu":
+        round_fp8(weight.contiguous(), group_size, numbers, scales)
+    else:
+        plain_round_fp8(weight, group_size, numbers, scales)
+    return ScaledFp8(dtype, numbers, scales, group_size)
+
+
+def plain_round_fp8(
+    weight: torch.Tensor, group_size: int, numbers: torch.Tensor, scales: torch.Tensor
+) -> None:
+    """The definition of `round_fp8`.
+
+    Where the numbers of a group fall between those of FP8 depends on its scale: so several are tried.
+    """
+    num_inputs = weight.shape[-1]
     for piece, out, scale in _pieces(weight, numbers, scales):
         filled = functional.pad(piece, (0, -num_inputs % group_size))
         groups = _side_by_side(filled, group_size)
@@ -89,7 +99,6 @@ def _round_fp8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> Sca
         scale.copy_(best.view_as(scale))
         rounded = groups.div_(_divisor(best)).to(torch.float8_e4m3fn)
         out.copy_(rounded.t().reshape(filled.shape)[:, :num_inputs])
-    return ScaledFp8(dtype, numbers, scales, group_size)
 
 
 class _Scale(NamedTuple):
@@ -101,16 +110,16 @@ class _Scale(NamedTuple):
 
 def _best_scale(groups: torch.Tensor) -> torch.Tensor:
     """Of FP8 for each of [in, groups]."""
-    least = groups.abs().amax(0).div_(_LARGEST_FP8)
+    least = groups.abs().amax(0).div_(LARGEST_FP8)
     values = torch.empty_like(groups)
 
     def tried(step: int) -> _Scale:
-        scale = _as_bfloat16(least * 2 ** (step / _FP8_SCALES))
+        scale = _as_bfloat16(least * 2 ** (step / FP8_SCALES))
         torch.div(groups, _divisor(scale), out=values)
         errors = values.to(torch.float8_e4m3fn).float().mul_(scale).sub_(groups)
         return _Scale(_sum_squares(errors), scale)
 
-    return reduce(_better, map(tried, range(_FP8_SCALES))).scale
+    return reduce(_better, map(tried, range(FP8_SCALES))).scale
 
 
 def _round_int8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> GroupInt:
@@ -129,6 +138,24 @@ def _round_int4(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> Gr
     packed_shape = (*weight.shape[:-1], weight.shape[-1] // 2)
     codes = torch.empty(packed_shape, dtype=torch.uint8, device=weight.device)
     scales, minimums = _of_groups(weight, group_size), _of_groups(weight, group_size)
+    if weight.device.type == "cpu":
+        round_int4(weight.contiguous(), group_size, codes, scales, minimums)
+    else:
+        plain_round_int4(weight, group_size, codes, scales, minimums)
+    return GroupInt(dtype, codes, scales, 4, group_size, minimums=minimums)
+
+
+def plain_round_int4(
+    weight: torch.Tensor,
+    group_size: int,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    minimums: torch.Tensor,
+) -> None:
+    """The definition of `round_int4`.
+
+    What is cut of a range is half a step. Without, the error of normally distributed weights is 7 % larger.
+    """
     for piece, out, scale, minimum in _pieces(weight, codes, scales, minimums):
         groups = _side_by_side(piece, group_size)
         best = _best_range(groups)
@@ -137,7 +164,6 @@ def _round_int4(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> Gr
         rounded = _int4_codes(groups.add_(best.minimum), best.scale, groups).to(torch.uint8)
         pairs = rounded[::2] | rounded[1::2] << 4
         out.copy_(pairs.t().reshape(out.shape))
-    return GroupInt(dtype, codes, scales, 4, group_size, minimums=minimums)
 
 
 class _Range(NamedTuple):
@@ -154,7 +180,7 @@ _Choice = TypeVar("_Choice", _Scale, _Range)
 def _best_range(groups: torch.Tensor) -> _Range:
     """Of [in, groups]."""
     least, largest = groups.amin(0), groups.amax(0)
-    cut = (largest - least) * _CUT
+    cut = (largest - least) * CUT
     raised, values = torch.empty_like(groups), torch.empty_like(groups)
 
     def tried() -> Iterator[_Range]:
@@ -162,7 +188,7 @@ def _best_range(groups: torch.Tensor) -> _Range:
             minimum = _as_bfloat16(-bottom)
             torch.add(groups, minimum, out=raised)
             for top in (largest, largest - cut):
-                scale = _as_bfloat16((top - bottom) / _LARGEST_INT4)
+                scale = _as_bfloat16((top - bottom) / LARGEST_INT4)
                 errors = _int4_codes(raised, scale, values).mul_(scale).sub_(raised)
                 yield _Range(_sum_squares(errors), scale, minimum)
 
@@ -178,7 +204,7 @@ def _better(best: _Choice, tried: _Choice) -> _Choice:
 def _int4_codes(raised: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """Of groups plus their minimums, as floats."""
     torch.div(raised, _divisor(scale), out=out)
-    return out.round_().clamp_(0, _LARGEST_INT4)
+    return out.round_().clamp_(0, LARGEST_INT4)
 
 
 def _sum_squares(numbers: torch.Tensor) -> torch.Tensor:
