@@ -28,14 +28,19 @@ def packing_into(share: Share) -> Iterator[None]:
 
 
 def place_packed(weight: torch.Tensor) -> torch.Tensor:
-    """The weight, which nothing writes to any more, where it stays; drop the original. On a GPU it is there already."""
-    if weight.is_cuda or not weight.is_contiguous() or weight.nbytes == 0:
+    """The weight, which nothing writes to any more, densely where it stays; drop the original. On a GPU it is there
+    already."""
+    if weight.is_cuda or weight.nbytes == 0:
         return weight
-    # .data: a memoryview over the same memory.
-    raw = weight.view(-1).view(torch.uint8).numpy().data
-    shared = _shares[-1](raw) if _shares else None
+    shared = None
+    if _shares:
+        # .data: a memoryview over the same memory.
+        raw = weight.contiguous().view(-1).view(torch.uint8).numpy().data
+        shared = _shares[-1](raw)
     if shared is None:
-        shared = _huge_pages.copy(raw)
+        place = _huge_pages.take(weight.nbytes)
+        torch.frombuffer(place, dtype=weight.dtype).view(weight.shape).copy_(weight)
+        shared = place.toreadonly()
     with warnings.catch_warnings():
         # torch knows no tensors that cannot be written to.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -56,14 +61,13 @@ class _HugePages:
     def __init__(self) -> None:
         self._rest = memoryview(b"")
 
-    def copy(self, raw: memoryview) -> memoryview:
-        """The same bytes there."""
-        if len(raw) > len(self._rest):
-            self._rest = self._region(max(len(raw), self._REGION_BYTES))
-        taken = -(-len(raw) // mmap.PAGESIZE) * mmap.PAGESIZE
-        place, self._rest = self._rest[: len(raw)], self._rest[taken:]
-        place[:] = raw
-        return place.toreadonly()
+    def take(self, num_bytes: int) -> memoryview:
+        """So many there, to be written once."""
+        if num_bytes > len(self._rest):
+            self._rest = self._region(max(num_bytes, self._REGION_BYTES))
+        taken = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        place, self._rest = self._rest[:num_bytes], self._rest[taken:]
+        return place
 
     def _region(self, num_bytes: int) -> memoryview:
         pages = -(-num_bytes // self._PAGE_BYTES)

@@ -153,16 +153,20 @@ def _bias(num_rows: int, bias: torch.Tensor | None) -> torch.Tensor:
     return torch.zeros(num_rows) if bias is None else bias.float()
 
 
-def _padded(rows: torch.Tensor, multiple: int = COLUMNS) -> torch.Tensor:
+def _padded(rows: torch.Tensor) -> torch.Tensor:
     """Rows of a weight or a bias, filled up with zeros to whole panels."""
-    num_missing = -len(rows) % multiple
-    if not num_missing:
-        return rows
-    return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, num_missing))
+    return _filled(rows, 0, COLUMNS)
 
 
 def _interleaved(rows: torch.Tensor) -> torch.Tensor:
     """From gates before ups to 16 gates, their 16 ups, and so on."""
-    gates, ups = (_padded(half, LANES) for half in rows.chunk(2))
-    pieces = torch.stack([gates, ups]).view(2, -1, LANES, *rows.shape[1:])
-    return pieces.transpose(0, 1).flatten(0, 2)
+    halves = _filled(rows.reshape(2, -1, *rows.shape[1:]), 1, LANES)
+    return halves.reshape(2, -1, LANES, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+
+def _filled(rows: torch.Tensor, dim: int, multiple: int) -> torch.Tensor:
+    """With zeros behind the last of a dimension, up to a multiple; itself where nothing is missing."""
+    num_missing = -rows.shape[dim] % multiple
+    if not num_missing:
+        return rows
+    return functional.pad(rows, (0, 0) * (rows.dim() - dim - 1) + (0, num_missing))

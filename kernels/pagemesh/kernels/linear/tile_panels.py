@@ -25,6 +25,8 @@ from pagemesh.kernels.packed_weights import place_packed
 _PART_STEPS: Final = 12
 """Steps of a panel (24 KiB) that stay in the first-level cache while a chunk's rows pass."""
 
+_STEP_PAIRS: Final = STEP_INPUTS // 2
+
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
 
 
@@ -51,7 +53,8 @@ class TilePanels:
         self._num_steps = (num_inputs + self._num_padded) // step_inputs
         self._bias = bias
         if isinstance(weight, torch.Tensor):
-            self._weight = _pack(functional.pad(weight, (0, self._num_padded)))
+            padded = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
+            self._weight = _pack(padded)
         else:
             assert self._int8 is not None
             self._weight = self._int8.codes
@@ -96,6 +99,8 @@ class TilePanels:
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor:
-    """[panels · 32, steps · 32] → [panels, steps, 2, 16 pairs, 16 columns, 2]."""
-    pieces = weight.view(-1, 2, COLUMNS // 2, weight.shape[1] // STEP_INPUTS, STEP_INPUTS // 2, 2)
-    return place_packed(pieces.permute(0, 3, 1, 4, 2, 5).contiguous())
+    """[panels · 32, steps · 32] → pairs as int32 [panels, steps, 2, 16, 16 columns]."""
+    # Half as many numbers to move.
+    pairs = weight.contiguous().view(torch.int32)
+    pieces = pairs.view(-1, 2, COLUMNS // 2, pairs.shape[1] // _STEP_PAIRS, _STEP_PAIRS)
+    return place_packed(pieces.permute(0, 3, 1, 4, 2))

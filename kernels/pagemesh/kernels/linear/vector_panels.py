@@ -67,7 +67,7 @@ class VectorPanels:
             self._num_steps = num_inputs // inputs_per_step
             steps = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
             steps = steps.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
-            self._weight = place_packed(steps.transpose(1, 2).contiguous())
+            self._weight = place_packed(steps.transpose(1, 2))
         else:
             self._num_steps = num_inputs // 2 if dots else num_inputs
             self._weight = place_packed(pack(*weight))
