@@ -38,7 +38,7 @@ def round_int4(
     minimums: torch.Tensor,
 ) -> None:
     """Dense [..., in] to codes, uint8 [..., in / 2], an even input's in the lower half, scales and minimums, bfloat16
-    [..., groups]. A group is a multiple of 32 and divides the inputs.
+    [..., groups]. A group is a power of two from 32 on and divides the inputs.
 
     Of a group's range, or one that is cut by a 32nd of it at either end, that with the least squared error is taken.
     """
