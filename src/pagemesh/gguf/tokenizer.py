@@ -121,8 +121,11 @@ def _merges(vocabulary: Vocabulary, scores: Sequence[float]) -> Iterator[tuple[s
     ]
     for id_ in sorted(candidates, key=lambda id_: -scores[id_]):
         text = vocabulary.tokens[id_]
-        pairs = [(text[:at], text[at:]) for at in range(1, len(text))]
-        found = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
+        found = [
+            (first, second)
+            for at in range(1, len(text))
+            if (first := text[:at]) in ids and (second := text[at:]) in ids
+        ]
         yield from sorted(found, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
 
 
