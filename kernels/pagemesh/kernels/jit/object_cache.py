@@ -24,11 +24,11 @@ _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _WRITABLE_BY_OTHERS: Final = 0o022
 
 
-def key_of(*parts: str | bytes) -> str:
+def key_of(*parts: str) -> str:
     """The name of code that follows from these parts alone."""
     digest = hashlib.sha256()
     for part in parts:
-        raw = part.encode() if isinstance(part, str) else part
+        raw = part.encode()
         digest.update(len(raw).to_bytes(8, "little"))
         digest.update(raw)
     return digest.hexdigest()
