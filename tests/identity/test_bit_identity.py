@@ -35,6 +35,8 @@ WHOLE_VECTORS = {
     "intermediate_size": 96,
     "ffn_dim": 96,
     "word_embed_proj_dim": 96,
+    "n_routed_experts": 32,
+    "moe_intermediate_size": 32,
 }
 
 
@@ -197,7 +199,7 @@ def test_logits_of_rows_of_whole_numbers_are_the_same_bits(
 
 @pytest.mark.product(most=2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["OPT", "GPT-NeoX", "Cohere 2"])
+@pytest.mark.parametrize("name", ["OPT", "GPT-NeoX", "Cohere 2", "DeepSeek V3", "Granite MoE"])
 def test_logits_of_models_that_transformers_runs_are_the_same_bits(
     name: str,
     dtype: Literal["float32", "bfloat16"],

@@ -15,7 +15,7 @@ from pagemesh.config import KvCacheDtype
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.linear import Dense, Linear, Weight, make_linear
-from pagemesh.kernels.linear.weight import Plain
+from pagemesh.kernels.linear.weight import Plain, put_together
 from pagemesh.kernels.rms_norm import make_rms_norm
 from pagemesh.models.architectures.architecture import Convert, Source
 from pagemesh.models.checkpoint import Checkpoint
@@ -23,7 +23,6 @@ from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.norms import LayerNorm, Norm
 from pagemesh.models.quantization.interface import PackedPart
 from pagemesh.models.quantization.parts import NONE_PACKED, Packings
-from pagemesh.models.quantization.placing import put_together
 from pagemesh.models.spec import NormSpec
 
 

@@ -163,6 +163,22 @@ def test_choices_that_are_sorted_already_give_the_same() -> None:
     assert torch.equal(experts(hidden, choices), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_weights_of_float32_are_not_rounded(device: torch.device, dtype: torch.dtype) -> None:
+    ups, downs = (
+        Stack(Dense(torch.ones(5, 8, 6, dtype=dtype, device=device)), None),
+        Stack(Dense(torch.ones(5, 6, 4, dtype=dtype, device=device)), None),
+    )
+    experts = make_experts(ups, downs, Gate("silu"))
+    hidden, chosen = torch.ones(3, 6, dtype=dtype, device=device), torch.tensor([[4, 1]] * 3)
+    # All experts give the same. The smallest step of float16 above 1 is 2^-10.
+    weights = torch.tensor([[1.0, 0.0], [1 + 2.0**-11, -1.0], [1.0, -1.0]], device=device)
+    one, little, nothing = experts(hidden, Choices(weights, chosen.to(device)))
+    assert one.min() > 0
+    assert torch.equal(little, one * 2.0**-11)
+    assert not nothing.any()
+
+
 def test_no_tokens_give_no_outputs() -> None:
     stacks = Stack(Dense(torch.ones(5, 8, 6)), None), Stack(Dense(torch.ones(5, 6, 4)), None)
     experts = CudaExperts(*stacks, Gate("silu"))

@@ -25,7 +25,7 @@ class Choices(NamedTuple):
     """The experts of each token."""
 
     weights: torch.Tensor
-    """[T, choices], of the type of the hidden states."""
+    """[T, choices], of the type of the hidden states or float32."""
 
     experts: torch.Tensor
     """int64 [T, choices], each one once, the best first."""

@@ -97,16 +97,25 @@ def sum_choices(
     tensors = [outputs.contiguous(), places.contiguous(), weights.contiguous(), total]
     if residual is not None:
         tensors.append(residual.contiguous())
-    kernel = _compile(size, num_choices, outputs.dtype, adds=residual is not None)
+    kernel = _compile(size, num_choices, outputs.dtype, weights.dtype, adds=residual is not None)
     kernel.run(num_tokens, size * num_choices, [tensor.data_ptr() for tensor in tensors])
     return total
 
 
 @per_isa
-def _compile(size: int, num_choices: int, torch_dtype: torch.dtype, *, adds: bool) -> RowKernel:
-    dtype = str(torch_dtype).removeprefix("torch.")
-    element = ELEMENT_TYPES[dtype]
-    arguments = {"outputs": element, "places": I64, "weights": element, "total": element}
+def _compile(
+    size: int,
+    num_choices: int,
+    torch_dtype: torch.dtype,
+    torch_weight_dtype: torch.dtype,
+    *,
+    adds: bool,
+) -> RowKernel:
+    dtype, weight_dtype = (
+        str(each).removeprefix("torch.") for each in (torch_dtype, torch_weight_dtype)
+    )
+    element, weight = ELEMENT_TYPES[dtype], ELEMENT_TYPES[weight_dtype]
+    arguments = {"outputs": element, "places": I64, "weights": weight, "total": element}
     if adds:
         arguments["residual"] = element
 
@@ -118,7 +127,8 @@ def _compile(size: int, num_choices: int, torch_dtype: torch.dtype, *, adds: boo
             number = b.add(b.mul(row, e.int64(num_choices)), e.int64(choice))
             place = b.load(e.at(values["places"], number))
             sources.append((e.at(values["outputs"], b.mul(place, e.int64(size))), dtype))
-            weights.append(e.broadcast(load_element(e, e.at(values["weights"], number), dtype)))
+            weight = load_element(e, e.at(values["weights"], number), weight_dtype)
+            weights.append(e.broadcast(weight))
         if adds:
             sources.append((e.at(values["residual"], begin), dtype))
 

@@ -72,7 +72,7 @@ def check_choices(
         or weights.shape != chosen.shape
         or len(chosen) != num_tokens
         or chosen.dtype != torch.int64
-        or weights.dtype != hidden.dtype
+        or weights.dtype not in (hidden.dtype, torch.float32)
     ):
         raise ValueError(
             f"weights {list(weights.shape)} of {weights.dtype} and chosen experts"

@@ -159,3 +159,22 @@ def stack_matrices(parts: Sequence[Plain]) -> Plain:
             " others for the rest, but all must be quantised alike"
         )
     return together or Dense(torch.stack([part.dense() for part in parts]))
+
+
+def put_together(placed: Sequence[tuple[tuple[int | slice, ...], Plain]]) -> Weight:
+    """A weight of its parts and their places: rows of a matrix, matrices of a stack, or rows of these."""
+    by_row: dict[int, list[tuple[tuple[int | slice, ...], Plain]]] = {}
+    for place, part in placed:
+        rows = place[-1] if place else None
+        begin = rows.start if isinstance(rows, slice) else 0
+        # What is in one tensor for all matrices of a stack is a stack.
+        number = tuple(
+            n for n in (place[:-1] if isinstance(rows, slice) else place) if n != slice(None)
+        )
+        by_row.setdefault(begin, []).append((number, part))
+    stacked = []
+    for _, parts in sorted(by_row.items(), key=lambda item: item[0]):
+        numbered = sorted(parts, key=lambda item: item[0])
+        is_stack = bool(numbered[0][0])
+        stacked.append(stack_matrices([p for _, p in numbered]) if is_stack else numbered[0][1])
+    return stack_rows(stacked)

@@ -14,7 +14,6 @@ import torch
 
 from pagemesh.kernels.linear.packed import GroupInt, pack_halves
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.integers import codes_of_words
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
@@ -22,6 +21,7 @@ from pagemesh.models.quantization.interface import (
     Packing,
     check_divides,
     check_words,
+    codes_of_words,
     module_of,
     read_group_size,
 )

@@ -21,15 +21,16 @@ from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.floats import Fp8Rows, fp8_packing, read_block
 from pagemesh.models.quantization.gptq import input_groups
-from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
     PackedPart,
     Packing,
+    bytes_of_words,
     check_divides,
     check_input_scale,
     check_words,
+    codes_of_words,
     input_scale_part,
     module_of,
     read_bits,

@@ -17,14 +17,15 @@ import torch
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import GroupInt
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.integers import bytes_of_words, codes_of_words
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
     PackedPart,
     Packing,
+    bytes_of_words,
     check_divides,
     check_words,
+    codes_of_words,
     module_of,
     read_bits,
     read_group_size,

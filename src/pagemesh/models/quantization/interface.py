@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 import torch
 
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.linear.packed import unpack_halves
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.tensor_files import TensorEntry
@@ -117,3 +118,18 @@ def check_words(number: int, per_word: int, what: str, tensor: str, where: str) 
         raise ConfigError(
             f"{where} packs {per_word} {what} into a number, which does not divide the {number} of {tensor}"
         )
+
+
+def bytes_of_words(words: torch.Tensor) -> torch.Tensor:
+    """int32 [..., n] → uint8 [..., 4 · n].
+
+    AWQ, GPTQ and compressed-tensors have the first code of a word in its lowest bits, and files are little-endian: the
+    bytes have codes of 8 bits, and pairs of those of 4, in the order in which `GroupInt` keeps them.
+    """
+    return words.contiguous().view(torch.uint8)
+
+
+def codes_of_words(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """int32 [..., n] → uint8 codes [..., n · 32 / bits]."""
+    as_bytes = bytes_of_words(words)
+    return as_bytes if bits == 8 else unpack_halves(as_bytes)

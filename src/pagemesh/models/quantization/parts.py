@@ -28,7 +28,6 @@ from pagemesh.models.quantization.interface import (
     module_of,
 )
 from pagemesh.models.quantization.methods import Quantization
-from pagemesh.models.quantization.placing import in_order
 from pagemesh.models.quantization.torchao import TorchAo
 from pagemesh.models.spec import DecoderSpec
 
@@ -165,7 +164,7 @@ class Packings:
         tensors = {role: bring(part) for role, part in packing.parts.items()}
         weight = packing.make(tensors, dtype)
         self.num_bytes += weight.num_bytes
-        return weight if packing.rows is None else in_order(weight, source, packing.rows)
+        return weight if packing.rows is None else _in_order(weight, source, packing.rows)
 
     def log_quantised(self, spec: DecoderSpec) -> None:
         """Tell, when all weights are made, what was quantised while the checkpoint was loaded."""
@@ -187,6 +186,23 @@ def make_packings(
     if isinstance(quantization, ways.QuantizationWay):
         return Packings.while_loading(quantization, sources, spec)
     return Packings(quantization, sources, entries)
+
+
+def _in_order(weight: Quantised, source: Source, rows: int) -> Quantised:
+    """With its rows in the parameter's order, if the source has another; `rows` is the dimension of the source's
+    shape that they are of. ConfigError where it does more than put them in order."""
+    if source.convert is None:
+        return weight
+    num_rows = source.shape[rows]
+    numbers = torch.arange(num_rows, device=weight.device)
+    order = source.convert(
+        numbers.view([-1 if d == rows else 1 for d in range(len(source.shape))])
+    ).flatten()
+    if order.dtype != torch.int64 or order.sort().values.tolist() != list(range(num_rows)):
+        raise ConfigError(
+            f"the tensor {source.tensor} is quantised, but this architecture changes its numbers"
+        )
+    return weight.take_rows(order)
 
 
 NONE_PACKED: Final = Packings(None, (), {})

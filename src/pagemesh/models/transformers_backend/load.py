@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 import torch
@@ -28,6 +28,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # Of config.json: facts about the file, or about training, that do not change the model.
 _IRRELEVANT_KEYS = frozenset(("_name_or_path", "dtype", "torch_dtype", "transformers_version"))
+
+_MATMULS: Final = 2
+"""Counted up when modules are computed with other bits than in the release before."""
 
 
 class TransformersLoad(NamedTuple):
@@ -91,8 +94,7 @@ def _arithmetic(device: torch.device, dtype: torch.dtype, *, has_our_matmuls: bo
     parts = [arithmetic_of(device, dtype), f"torch{torch.__version__.partition('+')[0]}"]
     if device.type == "cpu":
         parts.append(torch.backends.cpu.get_cpu_capability().lower())
-    if not has_our_matmuls:
-        parts.append("products")
+    parts.append(f"matmuls{_MATMULS}" if has_our_matmuls else "products")
     return "-".join(parts)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from pagemesh.kernels.linear import Dense, Linear, Weight, make_linear
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.interface import ForwardContext
 from pagemesh.models.transformers_backend.attention import AttentionCall, answering
+from pagemesh.models.transformers_backend.experts import replace_experts
 
 
 class TransformersModel:
@@ -130,21 +132,76 @@ class BatchInvariantLinear(torch.nn.Module):
         return self._multiply(rows).view(*others, self._num_outputs)
 
 
+_Matmuls = dict[tuple[torch.dtype, torch.device], BatchInvariantLinear]
+
+
+class OwnWeight(torch.Tensor):
+    """A weight that a module's own code hands to `functional.linear`, as routers do: there it is multiplied by
+    pagemesh's matmul, in the type that the code has converted it to. Everywhere else it is any tensor."""
+
+    _matmuls: _Matmuls
+
+    @classmethod
+    def of(cls, numbers: torch.Tensor, matmuls: _Matmuls | None = None) -> OwnWeight:
+        """[out, in]; `matmuls` are those of the same weight in other types."""
+        weight = numbers.as_subclass(cls)
+        weight._matmuls = {} if matmuls is None else matmuls
+        return weight
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            first, weight, bias = (*args, None, None, None)[:3]
+            if func is functional.linear and isinstance(weight, cls) and not kwargs:
+                product = weight._matmul()(first)
+                return product if bias is None else product + bias
+            result = func(*args, **(kwargs or {}))
+            if func in _CONVERSIONS and isinstance(first, cls) and isinstance(result, torch.Tensor):
+                return cls.of(result, first._matmuls)
+            return result
+
+    def _matmul(self) -> BatchInvariantLinear:
+        key = self.dtype, self.device
+        found = self._matmuls.get(key)
+        if found is None:
+            weight = Dense(self.as_subclass(torch.Tensor).contiguous())
+            found = BatchInvariantLinear(make_linear(weight, None), weight)
+            self._matmuls[key] = found
+        return found
+
+
+_CONVERSIONS: Final = (torch.Tensor.type, torch.Tensor.to, torch.Tensor.float)
+"""By which code gets a tensor in another type."""
+
+
 NONE_PACKED: Final[Mapping[str, Quantised]] = MappingProxyType({})
 """Of a model that is not quantised."""
 
 
 def replace_matmuls(model: torch.nn.Module, packed: Mapping[str, Quantised] = NONE_PACKED) -> None:
-    """Replace a model's linear modules, on the device where they are.
+    """Replace a model's linear modules, experts and weights of modules with code of their own, on the device where they
+    are.
 
-    `packed` has weights by the paths of modules whose own weights are what those stand for: they are multiplied in the
-    place of these. Each weight is dropped as soon as it is copied, unless another module has it too.
+    `packed` has weights by the paths of modules whose own weights are what those stand for, and of experts' parameters:
+    they are multiplied in the place of these. Each weight is dropped as soon as it is copied, unless another module has
+    it too.
     """
     for same in replaceable(model):
         matmul = _matmul_of(model.get_submodule(same[0]), packed.get(same[0]))
         for path in same:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, matmul)
+    replace_experts(model, packed)
+    for module in _with_own_weight(model):
+        weight = module.weight.detach()
+        del module.weight
+        module.weight = OwnWeight.of(weight)
 
 
 def replaceable(model: torch.nn.Module) -> list[list[str]]:
@@ -158,6 +215,20 @@ def replaceable(model: torch.nn.Module) -> list[list[str]]:
         if _can_replace(module) and name_of(path) not in kept:
             paths.setdefault(id(module), []).append(path)
     return list(paths.values())
+
+
+def _with_own_weight(model: torch.nn.Module) -> list[Any]:
+    """Modules that are neither torch's nor like them, and have a matrix that no other module has."""
+    counts = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    found = []
+    for module in model.modules():
+        weight = module._parameters.get("weight")
+        is_torchs = isinstance(module, (torch.nn.Linear, torch.nn.Embedding, Conv1D))
+        if weight is None or is_torchs or type(module).__module__.startswith("torch."):
+            continue
+        if weight.dim() == 2 and weight.dtype in _DTYPES and counts[id(weight)] == 1:
+            found.append(module)
+    return found
 
 
 def matrix_of(module: torch.nn.Module) -> torch.Tensor:

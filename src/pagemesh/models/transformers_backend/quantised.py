@@ -1,8 +1,8 @@
 """Reads a model of transformers whose weights are quantised, by its checkpoint or while it is loaded.
 
 transformers gets the floats that codes stand for, under the names that a dense checkpoint has for them, so that it
-renames and stacks them as it does those. Linear modules whose weights are then what codes stand for, number by number,
-can be multiplied by these codes.
+renames and stacks them as it does those. Linear modules and experts whose weights are then what codes stand for, number
+by number, can be multiplied by these codes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers.core_model_loading import revert_weight_conversion
@@ -24,23 +24,18 @@ from pagemesh.models.parameters import CheckpointParameters
 from pagemesh.models.quantization.interface import FLOATS, module_of
 from pagemesh.models.quantization.methods import Chosen, Quantization
 from pagemesh.models.quantization.parts import Packings
-from pagemesh.models.quantization.rounding import round_weight
-from pagemesh.models.quantization.ways import QuantizationWay
-from pagemesh.models.transformers_backend.model import NONE_PACKED, matrix_of, replaceable
+from pagemesh.models.transformers_backend.model import NONE_PACKED
+from pagemesh.models.transformers_backend.placing import place_codes, round_weights
 from pagemesh.models.transformers_backend.read import Candidate, quietly, read_model
-
-_CHOOSING: Final = frozenset(("gate", "router", "shared_expert_gate", "shared_gate"))
-"""What models call modules by whose few numbers experts are chosen or weighted."""
-
-_SAMPLE_SIDE: Final = 8
-"""Rows, and numbers of each, by which the weight of a module is looked up among those of a checkpoint."""
 
 
 class ReadWeights(NamedTuple):
     """A model with its weights."""
 
     model: Any  # transformers', of floats
-    packed: Mapping[str, Quantised] = NONE_PACKED  # by the paths of linear modules
+    packed: Mapping[str, Quantised] = (
+        NONE_PACKED  # by the paths of linear modules and of experts' parameters
+    )
     left_dense: tuple[str, ...] = ()  # names that those of all layers share, each with the reason
 
     @property
@@ -61,37 +56,10 @@ def read_weights(
     if isinstance(chosen, Quantization):
         return _read_quantised(folder, candidate, dtype, chosen)
     model = read_model(folder, candidate.cls, candidate.config, dtype)
-    return ReadWeights(model) if chosen is None else _rounded(model, chosen)
-
-
-def _rounded(model: Any, way: QuantizationWay) -> ReadWeights:
-    """With the weights of linear modules as their codes stand for. A table that is tied to the head is as that is."""
-    head = model.get_output_embeddings()
-    weights: dict[int, Quantised] = {}
-    packed: dict[str, Quantised] = {}
-    reasons: dict[int, str] = {}
-    for path, *_ in replaceable(model):
-        module = model.get_submodule(path)
-        matrix, parameter = matrix_of(module), module.weight
-        name, shape = "lm_head" if module is head else f"{path}.weight", tuple(matrix.shape)
-        chooses = not _CHOOSING.isdisjoint(path.split("."))
-        to = None if chooses else way.rounding(name, shape)
-        if to is None:
-            why = "chooses experts" if chooses else way.why_dense(name, shape)
-            reasons[id(parameter)] = why
-            continue
-        if id(parameter) not in weights:
-            weights[id(parameter)] = round_weight(matrix, to, matrix.dtype)
-            dense = weights[id(parameter)].dense()
-            # Files that a weight lies in are not written to.
-            parameter.data = dense.t().contiguous() if isinstance(module, Conv1D) else dense
-        packed[path] = weights[id(parameter)]
-    left = {
-        name: reasons.get(id(parameter)) or _why_dense(model, name)
-        for name, parameter in model.named_parameters()
-        if parameter.dim() > 1 and id(parameter) not in weights and not name.endswith("bias")
-    }
-    return ReadWeights(model, packed, _told(left))
+    if chosen is None:
+        return ReadWeights(model)
+    rounded = round_weights(model, chosen)
+    return ReadWeights(model, rounded.packed, _told(rounded.left))
 
 
 def _read_quantised(
@@ -114,29 +82,8 @@ def _read_quantised(
                 weights[source.tensor] = weight
                 tensors[source.tensor] = _Floats(weight, is_turned=is_turned)
         model = read_model(folder, cls, config, dtype, tensors)
-    return _placed(model, weights)
-
-
-def _placed(model: Any, weights: Mapping[str, Quantised]) -> ReadWeights:
-    """With the codes, by their names in the checkpoint, at the modules whose weights they stand for."""
-    by_sample: dict[_Sample, list[str]] = {}
-    for name, weight in weights.items():
-        if len(weight.shape) == 2:
-            rows = weight.take_rows(_sample_rows(weight)).dense()
-            by_sample.setdefault(_sample(weight, rows), []).append(name)
-    packed: dict[str, Quantised] = {}
-    found: set[str] = set()
-    for path, *_ in replaceable(model):
-        matrix = matrix_of(model.get_submodule(path))
-        names = by_sample.get(_sample(matrix, matrix[_sample_rows(matrix)]), [])
-        # Equal floats may have been other codes: its own come first.
-        for name in sorted(names, key=lambda name: module_of(name) != path):
-            if torch.equal(weights[name].dense(), matrix):
-                packed[path] = weights[name]
-                found.add(name)
-                break
-    left = {name: _why_dense(model, name) for name in weights if name not in found}
-    return ReadWeights(model, packed, _told(left))
+    placed = place_codes(model, weights)
+    return ReadWeights(model, placed.packed, _told(placed.left))
 
 
 class _Floats:
@@ -206,30 +153,6 @@ def _others(
                 f"{entry.path} has the tensor {name} of type {entry.dtype}, which config.json has no place for"
             )
         yield name, _Floats(checkpoint.read(name))
-
-
-_Sample = tuple[tuple[int, ...], torch.dtype, bytes]
-
-
-def _sample_rows(matrix: Quantised | torch.Tensor) -> torch.Tensor:
-    return torch.arange(0, matrix.shape[0], max(1, matrix.shape[0] // _SAMPLE_SIDE))
-
-
-def _sample(matrix: Quantised | torch.Tensor, rows: torch.Tensor) -> _Sample:
-    """Some of a matrix's numbers, out of the rows of `_sample_rows`."""
-    numbers = rows[:, :: max(1, rows.shape[1] // _SAMPLE_SIDE)].float().contiguous()
-    return tuple(matrix.shape), matrix.dtype, numbers.numpy().tobytes()
-
-
-def _why_dense(model: Any, name: str) -> str:
-    """Why a weight of a checkpoint is no linear module's that can be replaced."""
-    try:
-        module, parameter = model.get_submodule(module_of(name)), model.get_parameter(name)
-    except AttributeError:
-        return "stacked by transformers"
-    if isinstance(module, torch.nn.Embedding):
-        return "looked up"
-    return "stacked by transformers" if parameter.dim() > 2 else "read by the model's own code"
 
 
 def _told(reasons: Mapping[str, str]) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     # What is no product is computed by torch's own code for this processor.
     release = torch.__version__.partition("+")[0]
     processor = torch.backends.cpu.get_cpu_capability().lower()
-    assert model.arithmetic == f"cpu-fma-float32-torch{release}-{processor}"
+    assert model.arithmetic == f"cpu-fma-float32-torch{release}-{processor}-matmuls2"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

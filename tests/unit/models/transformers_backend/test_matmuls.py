@@ -19,6 +19,7 @@ from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend import model as causal_model
 from pagemesh.models.transformers_backend.model import (
     BatchInvariantLinear,
+    OwnWeight,
     name_of,
     names_of_read_weights,
     replace_matmuls,
@@ -107,6 +108,49 @@ def test_products_keep_their_sizes_but_nobody_reads_their_weight(mixed: Mixed) -
     assert (turned.nx, turned.nf) == (20, 24)
     with pytest.raises(AttributeError, match="weight"):
         getattr(plain, "weight")  # noqa: B009 - reading it by name would leave the module alone
+
+
+class Router(torch.nn.Module):
+    """With a weight of its own, as transformers has them."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 96).to(torch.bfloat16))
+        self.bias = torch.nn.Parameter(torch.randn(8)) if bias else None
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        assert hidden.to(self.weight.dtype).dtype == torch.bfloat16
+        assert hidden.to(self.weight).dtype == torch.bfloat16
+        weight = self.weight.type(torch.float32)
+        if self.bias is None:
+            return functional.linear(hidden, weight)
+        return functional.linear(hidden, weight, self.bias)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_weights_of_a_modules_own_are_multiplied_by_ours(bias: bool) -> None:
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(Router(bias=bias))
+    inputs = torch.randn(100, 96)
+    expected = model(inputs)
+    replace_matmuls(model)
+    together = model(inputs)
+    torch.testing.assert_close(together, expected, atol=1e-5, rtol=1e-5)
+    for row in range(100):
+        assert torch.equal(model(inputs[row : row + 1])[0], together[row])
+    weight: Any = model[0].weight
+    assert isinstance(weight, OwnWeight)
+    assert type(weight * 2) is torch.Tensor
+    assert len(weight._matmuls) == 1
+
+
+def test_weights_that_two_modules_have_stay_theirs() -> None:
+    model = torch.nn.Sequential(Router(bias=False), Router(bias=False))
+    first, second = model
+    second.register_parameter("weight", first.get_parameter("weight"))
+    replace_matmuls(model)
+    assert first.weight is second.weight
+    assert isinstance(first.weight, torch.nn.Parameter)
 
 
 @pytest.mark.parametrize("shape", [(16,), (5, 16), (2, 3, 16), (0, 16), (2, 0, 16)], ids=str)

@@ -24,6 +24,7 @@ from pagemesh.models.transformers_backend.read import read_model
 from tests.support.quantised_checkpoints import FORMATS, MXFP4, WEIGHTS_ALONE, quantise, write
 from tests.support.quantising import gptq, packed_integers
 from tests.unit.models.transformers_backend.answers import (
+    MIXTURES,
     WIDE,
     answer,
     load,
@@ -33,22 +34,6 @@ from tests.unit.models.transformers_backend.answers import (
 
 pytestmark = pytest.mark.costly
 
-EXPERTS: dict[str, Any] = WIDE | {"num_local_experts": 4, "num_experts_per_tok": 2}
-DEEPSEEK: dict[str, Any] = WIDE | {
-    "num_key_value_heads": 4,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 32,
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_rope_head_dim": 16,
-    "qk_nope_head_dim": 16,
-    "v_head_dim": 16,
-    "n_group": 1,
-    "topk_group": 1,
-}
 GROUPS_OF_32 = replace(
     FORMATS["W4A16"],
     config=json.loads(
@@ -105,38 +90,65 @@ def test_rows_of_activations_may_become_codes(
 
 
 @pytest.mark.parametrize("name", ["AWQ", "FP8 in blocks", "GPTQ, act-order"])
-@pytest.mark.parametrize(
-    ("model", "settings"), [("MixtralConfig", EXPERTS), ("DeepseekV3Config", DEEPSEEK)]
-)
-def test_experts_are_multiplied_as_floats(
+@pytest.mark.parametrize(("model", "num_mixtures"), [("MixtralConfig", 2), ("DeepseekV3Config", 1)])
+def test_experts_are_multiplied_by_their_codes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     model: str,
-    settings: dict[str, Any],
+    num_mixtures: int,
 ) -> None:
-    save(tmp_path, model, **settings)
+    save(tmp_path, model, **MIXTURES[model])
     found = quantise(tmp_path, tmp_path / "quantised", tmp_path / "dense", FORMATS[name])
     assert any(".experts.3." in tensor for tensor in found)
     quantised = answer(tmp_path / "quantised", monkeypatch)
-    assert quantised.tokens == answer(tmp_path / "dense", monkeypatch).tokens
-    left = [
-        told for told in quantised.log["left_dense"] if told.endswith("(stacked by transformers)")
-    ]
-    assert len(left) == 3
-    assert left == quantised.log["left_dense"]
+    dense = answer(tmp_path / "dense", monkeypatch)
+    assert quantised.tokens == dense.tokens
+    # Gates have their inputs in other groups than ups.
+    orders = name == "GPTQ, act-order"
+    left = ["gate_proj", "up_proj"] if model == "DeepseekV3Config" else ["w1", "w3"]
+    told = [each.split(".")[-2:] for each in sorted(quantised.log["left_dense"])]
+    assert told == [[each, "weight (of several kinds)"] for each in left if orders]
     others = [tensor for tensor in found if ".experts." not in tensor]
     assert len(quantised.multiplied) - quantised.multiplied.count("Dense") == len(others)
+    kind = "ScaledFp8" if name == "FP8 in blocks" else "GroupInt"
+    assert quantised.experts == ["Dense" if orders else kind, kind] * num_mixtures
+    assert dense.experts == ["Dense"] * 2 * num_mixtures
 
 
 def test_experts_of_mxfp4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, "GptOssConfig", **EXPERTS, head_dim=16)
+    """Stacked in the checkpoint, gates among ups, inputs before outputs in the model."""
+    save(tmp_path, "GptOssConfig", **MIXTURES["GptOssConfig"])
     assert quantise(tmp_path, tmp_path / "quantised", tmp_path / "dense", MXFP4)
     quantised = answer(tmp_path / "quantised", monkeypatch)
     assert quantised.tokens == answer(tmp_path / "dense", monkeypatch).tokens
-    assert sorted(quantised.log["left_dense"]) == [
-        "model.layers.*.mlp.experts.down_proj (stacked by transformers)",
-        "model.layers.*.mlp.experts.gate_up_proj (stacked by transformers)",
+    assert quantised.log["left_dense"] == []
+    assert quantised.experts == ["Codebook"] * 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "kinds"),
+    [("gate_up_proj", ["Dense", "GroupInt"]), ("down_proj", ["GroupInt", "Dense"])],
+)
+def test_experts_of_which_one_is_no_longer_what_its_codes_stand_for_are_dense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, kinds: list[str]
+) -> None:
+    save(tmp_path, "MixtralConfig", **MIXTURES["MixtralConfig"])
+    quantise(tmp_path, tmp_path / "quantised", tmp_path / "dense", FORMATS["AWQ"])
+
+    def change(*arguments: Any) -> Any:
+        model = read_model(*arguments)
+        with torch.no_grad():
+            model.get_parameter(f"model.layers.0.mlp.experts.{changed}")[3, 5, 31] += 1
+        return model
+
+    monkeypatch.setattr(reading, "read_model", change)
+    found = answer(tmp_path / "quantised", monkeypatch)
+    assert found.experts == [*kinds, "GroupInt", "GroupInt"]
+    left = ["w2"] if changed == "down_proj" else ["w1", "w3"]
+    assert sorted(found.log["left_dense"]) == [
+        f"model.layers.*.block_sparse_moe.experts.*.{name}.weight (stacked by transformers)"
+        for name in left
     ]
 
 
