@@ -56,6 +56,24 @@ async def test_a_kvstore_starts_before_its_redis_and_uses_it_once_it_is_there() 
                 late.kill()
 
 
+async def test_connections_are_closed_when_nobody_asks_for_one_any_more(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is cancelled while a connection is closed would cancel whoever else waits for that."""
+    close, seen = RedisStore.close, []
+
+    async def note(store: RedisStore) -> None:
+        seen.append({task.get_name() for task in asyncio.all_tasks()})
+        await close(store)
+
+    monkeypatch.setattr(RedisStore, "close", note)
+    async with running_kvstore(index=valkey.url, heartbeat_interval=0.1):
+        names = {task.get_name() for task in asyncio.all_tasks()}
+    assert {"housekeeping", "roster", "roster-beat"} <= names
+    (left,) = seen
+    assert not any(name.startswith(("housekeeping", "roster")) for name in left)
+
+
 async def until_answered(
     stub: kvstore_pb2_grpc.KvStoreAsyncStub, lookup: kvstore_pb2.LookupRequest
 ) -> None:

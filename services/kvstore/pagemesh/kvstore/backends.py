@@ -19,6 +19,7 @@ from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership, Membership
 from pagemesh.kvstore.memory_index import MemoryIndex
+from pagemesh.rpc.tasks import cancel_to_end
 from pagemesh.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -88,5 +89,5 @@ async def open_membership(
     roster_sync = RosterSync(store, roster, membership, members, log, period)
     await roster_sync.start()
     keeping = asyncio.create_task(roster_sync.run(), name="roster")
-    resources.callback(keeping.cancel)
+    resources.push_async_callback(cancel_to_end, keeping)
     return membership

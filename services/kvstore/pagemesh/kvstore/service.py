@@ -25,6 +25,7 @@ from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.settling import settle
 from pagemesh.rpc.spans import ServedSpans
+from pagemesh.rpc.tasks import cancel_to_end
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.spans import start_traces
@@ -99,7 +100,7 @@ class KvStoreService:
         catalog = Catalog(members, membership, log, index, index_metrics, known_peers)
         housekeeper = Housekeeper(catalog, index, index_metrics, metrics, period, self._clock)
         housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")
-        resources.callback(housekeeping.cancel)
+        resources.push_async_callback(cancel_to_end, housekeeping)
 
         draining = asyncio.Event()
 
