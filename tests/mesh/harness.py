@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
@@ -210,12 +210,16 @@ def slowed(*processes: psutil.Process) -> Iterator[None]:
 
     def alternate() -> None:
         while not over.is_set():
-            for process in processes:
-                process.suspend()
+            each(psutil.Process.suspend)
             over.wait(0.05)
-            for process in processes:
-                process.resume()
+            each(psutil.Process.resume)
             over.wait(0.005)
+
+    def each(act: Callable[[psutil.Process], None]) -> None:
+        for process in processes:
+            # One may be killed meanwhile.
+            with suppress(psutil.NoSuchProcess):
+                act(process)
 
     with ThreadPoolExecutor(1) as thread:
         alternating = thread.submit(alternate)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -177,11 +178,12 @@ def salted(request: Mapping[str, Any], salt: str) -> Mapping[str, Any]:
 
 
 def ask_and_disturb(
-    mesh: Mesh, request: Mapping[str, Any], disturb: Callable[[str], None]
+    mesh: Mesh, request: Mapping[str, Any], disturb: Callable[[str], Callable[[], object]]
 ) -> tuple[Told, Told]:
     """What is told without and with something that happens to the decode worker in mid-answer.
 
-    The one finds nothing of the other in any cache.
+    The one finds nothing of the other in any cache. What `disturb` does happens while all workers are slow, and what it
+    gives is called when they no longer are.
     """
     undisturbed, told = Told(), Told()
     undisturbed.read(mesh, salted(request, "undisturbed"))
@@ -191,8 +193,8 @@ def ask_and_disturb(
             answer = pool.submit(told.read, mesh, salted(request, "disturbed"))
             until(lambda: told.num_chunks > 20 or answer.done(), "some tokens came")
             assert not answer.done(), answer.result().choices
-            busy = running_on(mesh)
-        disturb(busy)
+            go_on = disturb(running_on(mesh))
+        go_on()
         answer.result(60)
     return undisturbed, told
 
@@ -220,7 +222,7 @@ def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv(mesh: 
         with slowed(engine_of(mesh, worker)):
             time.sleep(PATIENCE_S)
 
-    undisturbed, told = ask_and_disturb(mesh, request, stop)
+    undisturbed, told = ask_and_disturb(mesh, request, lambda worker: partial(stop, worker))
     assert told.choices == undisturbed.choices
     assert num_migrated(mesh, "drain") - before[0] == 1
     assert num_migrated(mesh, "lost") == before[1]
@@ -235,15 +237,10 @@ def test_answers_go_on_as_if_nothing_had_happened_when_their_worker_dies(
     mesh: Mesh, name: str
 ) -> None:
     before = num_migrated(mesh, "lost")
-    waits: list[Callable[[], None]] = []
-    undisturbed, told = ask_and_disturb(
-        mesh, REQUESTS[name], lambda worker: waits.append(mesh.kill(worker))
-    )
+    undisturbed, told = ask_and_disturb(mesh, REQUESTS[name], mesh.kill)
     assert told.choices == undisturbed.choices
     assert told.usage == undisturbed.usage
     assert num_migrated(mesh, "lost") - before >= 1
-    for wait_until_back in waits:
-        wait_until_back()
 
 
 @pytest.mark.costly
@@ -256,7 +253,9 @@ def test_an_answer_goes_on_when_its_worker_freezes(mesh: Mesh) -> None:
             until(lambda: num_migrated(mesh, "lost") > before, "it has been noticed")
         thawed.set()
 
-    undisturbed, told = ask_and_disturb(mesh, REQUESTS["greedy"], freeze)
+    undisturbed, told = ask_and_disturb(
+        mesh, REQUESTS["greedy"], lambda worker: partial(freeze, worker)
+    )
     assert thawed.is_set()
     assert told.choices == undisturbed.choices
     # What woke up has nothing left of it.

@@ -65,7 +65,7 @@ def test_an_answer_goes_on_with_the_same_tokens_when_its_worker_dies(mesh: Mesh)
         "logprobs": 2,
     }
     before = num_migrated(mesh, "lost")
-    undisturbed, told = ask_and_disturb(mesh, request, lambda worker: mesh.kill(worker)())
+    undisturbed, told = ask_and_disturb(mesh, request, mesh.kill)
     assert len(told.choices[0][1]) == 100
     assert told.choices == undisturbed.choices
     assert told.usage == undisturbed.usage
