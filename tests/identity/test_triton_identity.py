@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,19 @@ TINY = Recipe(
 )
 
 
-def test_all_of_triton_gives_the_tokens_of_the_cpu(tmp_path: Path) -> None:
-    make_checkpoint(tmp_path, TINY)
+# Its table of tokens, which is the head too, stays packed.
+TIED = replace(TINY, settings=TINY.settings | {"tie_word_embeddings": True})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "quantization"), [(TINY, None), (TIED, "int4")], ids=["dense", "packed"]
+)
+def test_all_of_triton_gives_the_tokens_of_the_cpu(
+    tmp_path: Path, recipe: Recipe, quantization: str | None
+) -> None:
+    make_checkpoint(tmp_path, recipe)
     prompts = [random.Random(9).choices(range(VOCAB_SIZE), k=length) for length in (5, 18, 2)]
-    config = ModelConfig(str(tmp_path))
+    config = ModelConfig(str(tmp_path), quantization=quantization)
     expected = Driver(CpuRunner(load_model(config), 16, 8), 12).generate(prompts, 3)
     assert len({tuple(token_ids) for token_ids in expected}) == 3
     with using("cuda"), playing(SMALL_GPU):

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear, make_lookup
 from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Quantised
 from tools.kernel_cases.case import Case, meta
@@ -56,6 +56,9 @@ def _quantised_cases() -> Iterator[Case]:
             hidden = meta(num_tokens, 4096)
             yield Case(f"o in {name}, T = {num_tokens}", partial(output.add_to, hidden, hidden))
             yield Case(f"gate and up in {name}, T = {num_tokens}", partial(gated, hidden))
+    for name in ("int4", "Q4_K", "int8", "FP8", "NF4"):
+        look_up = make_lookup(WEIGHTS[name](128256, 4096))
+        yield Case(f"table in {name}", partial(look_up, meta(64, dtype=torch.int64)))
 
 
 def int4(*shape: int) -> GroupInt:

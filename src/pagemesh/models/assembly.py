@@ -59,9 +59,9 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
 
 
 def _embedding_table(parameters: Parameters) -> Plain:
-    """Packed on CPUs alone, as it would be for products."""
+    """Packed, as it would be for products."""
     table = parameters.weight("embed")
-    if isinstance(table, RowStack) or table.device.type != "cpu":
+    if isinstance(table, RowStack):
         table = Dense(table.dense())
     return table.moved(place_packed)
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from pagemesh.errors import InternalError
-from pagemesh.kernels.linear import Linear, Weight, make_linear
+from pagemesh.kernels.linear import Linear, Weight, make_linear, make_lookup
 from pagemesh.kernels.linear.weight import Plain
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.feed_forward import FeedForward, make_feed_forward
@@ -33,10 +33,10 @@ class Embedding:
 
     def __init__(self, table: Plain) -> None:
         """`table` is [vocab, hidden]."""
-        self._table = table
+        self._rows = make_lookup(table)
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return self._table.rows(token_ids)
+        return self._rows(token_ids)
 
 
 class ScaledEmbedding:
@@ -47,11 +47,11 @@ class ScaledEmbedding:
 
     def __init__(self, table: Plain, scale: float) -> None:
         """The scale is rounded to the table's type first, as the models were trained (Gemma)."""
-        self._table = table
+        self._rows = make_lookup(table)
         self._scale = torch.tensor(scale, dtype=table.dtype, device=table.device)
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return self._table.rows(token_ids).mul_(self._scale)
+        return self._rows(token_ids).mul_(self._scale)
 
 
 class PlacedEmbedding:
@@ -65,13 +65,13 @@ class PlacedEmbedding:
         norm: Norm,
     ) -> None:
         """`token_type` is [hidden], `position_table` [positions, hidden] from the first position on."""
-        self._table = table
+        self._rows = make_lookup(table)
         self._token_type = token_type
         self._position_table = position_table
         self._norm = norm
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        hidden = self._table.rows(token_ids)
+        hidden = self._rows(token_ids)
         if self._token_type is not None:
             hidden += self._token_type
         if self._position_table is not None:

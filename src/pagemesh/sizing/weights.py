@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 from pagemesh.errors import ConfigError
 from pagemesh.gguf.model import is_gguf
@@ -28,8 +28,6 @@ from pagemesh.models.quantization.ways import (
 )
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
-
-T = TypeVar("T")
 
 _PANEL_ROWS: Final = 32
 _PART_INPUTS: Final = 128
@@ -95,7 +93,7 @@ def packed_weights(
     )
     if kind == "cpu" and _has_order(chosen, entries):
         return PackedWeights(name)
-    return PackedWeights(name, _kept(_by_headers(sources, entries), kind))
+    return PackedWeights(name, _by_headers(sources, entries))
 
 
 def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
@@ -119,19 +117,12 @@ def row_bytes(shape: tuple[int, ...], to: Rounding) -> int:
     return prod(leading) * (num_inputs * bits // 8 + groups * item_bytes * num_tables)
 
 
-def _kept(of_parameters: Mapping[str, T], kind: Literal["cpu", "cuda"]) -> Mapping[str, T]:
-    """Without what is dense on a GPU."""
-    if kind == "cpu":
-        return of_parameters
-    return {name: value for name, value in of_parameters.items() if name != "embed"}
-
-
 def _of_way(
     way: QuantizationWay, spec: DecoderSpec, kind: Literal["cpu", "cuda"]
 ) -> Mapping[str, int]:
     shapes, of_one = spec.parameter_shapes(), panel_bytes if kind == "cpu" else row_bytes
     roundings = way.roundings(spec)
-    return {name: of_one(shapes[name], to) for name, to in _kept(roundings, kind).items()}
+    return {name: of_one(shapes[name], to) for name, to in roundings.items()}
 
 
 def _by_headers(sources: Iterable[Source], entries: Mapping[str, TensorEntry]) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ import torch
 
 from pagemesh.kernels.expert_choice import Choices
 from pagemesh.kernels.experts import Stack, make_experts
-from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear, make_lookup
 from pagemesh.kernels.linear.cuda_weight import KernelWeight
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Quantised, RowStack, Weight
@@ -53,6 +53,30 @@ def test_products_are_those_of_the_dense_weight(
     for size in (1, 37):
         assert torch.equal(ours(rows[:size]), dense(rows[:size]))
     assert torch.equal(ours.add_to(residual, rows), dense.add_to(residual, rows))
+
+
+@pytest.mark.product(most=6)
+@dtypes
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "row_stack"])
+@pytest.mark.parametrize("num_inputs", [512, 320], ids=["", "in half a tile more"])
+def test_rows_are_looked_up_in_a_packed_table(
+    dtype: torch.dtype, kind: str, num_inputs: int
+) -> None:
+    table = make_weight(kind, 40, num_inputs, dtype)
+    assert not isinstance(table, RowStack)
+    look_up = make_lookup(table)
+    assert isinstance(getattr(look_up, "__self__", None), KernelWeight)
+    for numbers in ([39], [5, 0, 5, 39, 17], []):
+        asked = torch.tensor(numbers, dtype=torch.int64)
+        found = look_up(asked)
+        assert found.dtype == dtype
+        assert torch.equal(found, table.dense()[asked])
+
+
+def test_tables_that_no_kernel_unpacks_are_looked_up_by_torch() -> None:
+    for table in (channel_int8((40, 64), torch.float16), Dense(torch.randn(40, 64).half())):
+        numbers = torch.tensor([39, 0])
+        assert torch.equal(make_lookup(table)(numbers), table.dense()[numbers])
 
 
 @pytest.mark.product(most=6)

@@ -101,4 +101,4 @@ def write_sharded_model(folder: Path) -> Path:
 def break_token(model: LoadedModel, token_id: int) -> None:
     """Turn a token's embedding into NaN in memory; a checkpoint with NaN would be refused."""
     decoder: Any = model.decoder
-    decoder._embedding._table.tensor[token_id] = torch.nan
+    decoder._embedding._rows.__self__.tensor[token_id] = torch.nan

@@ -90,6 +90,14 @@ def test_a_dense_checkpoint_is_planned_as_it_is_quantised(tmp_path: Path, way: W
     assert packed_of(folder) == PackedWeights()
 
 
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_table_that_is_the_head_is_planned_as_one(tmp_path: Path, kind: Any) -> None:
+    folder = write_model_of(tmp_path, **SIZES, tie_word_embeddings=True)
+    of_one = panel_bytes if kind == "cpu" else row_bytes
+    table = packed_of(folder, "int4", kind).num_bytes["embed"]
+    assert table == of_one((11, 256), Rounding("int8", 128))
+
+
 def own_bytes(folder: Path) -> Iterator[tuple[str, int]]:
     """Of each packed parameter, in the order of a processor."""
     for name, found in read_weights(folder, torch.bfloat16).items():

@@ -12,18 +12,26 @@ import torch
 
 from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.linear.interface import GatedLinear, Linear, PlainLinear, StepwiseGatedLinear
+from pagemesh.kernels.linear.interface import (
+    GatedLinear,
+    Linear,
+    Lookup,
+    PlainLinear,
+    StepwiseGatedLinear,
+)
 from pagemesh.kernels.linear.reference import Int8Linear
-from pagemesh.kernels.linear.weight import Dense, Weight, takes_int8_rows
+from pagemesh.kernels.linear.weight import Dense, Plain, Weight, takes_int8_rows
 
 __all__ = [
     "Dense",
     "Gate",
     "GatedLinear",
     "Linear",
+    "Lookup",
     "Weight",
     "make_gated_linear",
     "make_linear",
+    "make_lookup",
 ]
 
 
@@ -62,6 +70,15 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
         case "reference":
             activate = make_gated_activation(gate, weight.device)
             return StepwiseGatedLinear(_reference(weight, bias), activate)
+
+
+def make_lookup(table: Plain) -> Lookup:
+    """Rows of a table [rows, in], which stays as it is kept. It may be a weight of `make_linear`, too."""
+    if backend_for("linear", table.device) == "cuda":
+        from pagemesh.kernels.linear.cuda import make_cuda_lookup
+
+        return make_cuda_lookup(table)
+    return table.rows
 
 
 def _reference(weight: Weight, bias: torch.Tensor | None) -> Linear:

@@ -13,13 +13,14 @@ from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight, takes_
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
+    Lookup,
     StepwiseGatedLinear,
     check_rows,
     check_weight,
 )
 from pagemesh.kernels.linear.kernel import linear_kernel
 from pagemesh.kernels.linear.tiles import GROUP, Tiles, choose_tiles, num_segments
-from pagemesh.kernels.linear.weight import RowStack, Weight
+from pagemesh.kernels.linear.weight import Dense, Plain, RowStack, Weight
 from pagemesh.kernels.target import arrival_counters, target_of
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -38,6 +39,12 @@ def make_cuda_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate
         activate = make_gated_activation(gate, weight.device)
         return StepwiseGatedLinear(make_cuda_linear(weight, bias), activate)
     return CudaGatedLinear(weight, bias, gate)
+
+
+def make_cuda_lookup(table: Plain) -> Lookup:
+    """See `make_lookup`."""
+    weight = None if isinstance(table, Dense) else KernelWeight(table)
+    return table.rows if weight is None or not weight.is_unpacked else weight.rows
 
 
 class CudaLinear:

@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 import torch
 
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.launch import cdiv, dot_type, launch
 from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.rows_kernel import fp8_rows, int8_rows
 from pagemesh.kernels.linear.tiles import PROMOTED
 from pagemesh.kernels.linear.weight import RowStack, Weight
-from pagemesh.kernels.linear.weight_kernel import Form
+from pagemesh.kernels.linear.weight_kernel import Form, take_rows_kernel
 from pagemesh.kernels.target import target_of
 
 _TABLES: Final = (
@@ -22,6 +23,11 @@ _E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _CONVERTS_E4M3: Final = 89
 """The first compute capability with an instruction for it, and with units that multiply such floats."""
 
+_CODES_OF_ROWS: Final = ("w8a8", "fp8")
+"""Which rows of activations have, too."""
+_BLOCK_ROWS: Final = 16
+_BLOCK_K: Final = 64
+"""Numbers of a row that a program looks up. With 4 rows and 256 numbers Triton cannot lay out what is gathered from."""
 
 _Kept = GroupInt | Codebook | ScaledFp8 | ChannelInt8
 """Kinds that stay as they are."""
@@ -51,9 +57,38 @@ class KernelWeight:
             "FORM": self._form,
         }
         """By the names of kernels' parameters; rows have the rest."""
-        if self._form is None or self._form.codes not in ("w8a8", "fp8"):
+        if self._form is None or self._form.codes not in _CODES_OF_ROWS:
             self.arguments["row_scales"] = None
         self._input_scale = None if kept is None else _input_scale(kept)
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether kernels make numbers of its codes, by which rows of activations are multiplied."""
+        return self._form is not None and self._form.codes not in _CODES_OF_ROWS
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What rows stand for, of a weight that is unpacked: [T, in] of int64 [T]."""
+        num_rows, num_inputs = numbers.shape[0], self.shape[1]
+        output = torch.empty(num_rows, num_inputs, dtype=self.dtype, device=self.device)
+        if not num_rows:
+            return output
+        launch(
+            take_rows_kernel,
+            (cdiv(num_rows, _BLOCK_ROWS), cdiv(num_inputs, _BLOCK_K)),
+            {
+                **{name: each for name, each in self.arguments.items() if name != "row_scales"},
+                "numbers": numbers,
+                "output": output,
+                "num_rows": num_rows,
+                "num_inputs": num_inputs,
+                "IS_WHOLE": num_inputs % _BLOCK_K == 0,
+                "TYPE": dot_type(self.dtype),
+                "BLOCK_ROWS": _BLOCK_ROWS,
+                "BLOCK_K": _BLOCK_K,
+            },
+            overlaps=True,
+        )
+        return output
 
     def take(self, inputs: torch.Tensor) -> KernelRows:
         """Rows [T, in] as they are multiplied with it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import torch
@@ -28,6 +28,10 @@ class Matrix(Protocol):
     def device(self) -> torch.device:
         """Where it lies."""
         ...
+
+
+Lookup = Callable[[torch.Tensor], torch.Tensor]
+"""Rows of a matrix by their numbers: int64 [T] → [T, in]."""
 
 
 class Linear(Protocol):

@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 import triton
 import triton.language as tl
 
+from pagemesh.kernels.early_start import wait_for_earlier
+
 
 class Form(NamedTuple):
     """How numbers are made of codes; a constant of kernels. Of dense weights it is None."""
@@ -76,6 +78,43 @@ def load_tile(
     else:
         tile = load_run(codes, start, num_inputs, IS_WHOLE, BLOCK_K)
     return tile
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def take_rows_kernel(
+    numbers,
+    weight,
+    row_size,
+    scales,
+    scale_units,
+    zero_points,
+    minimums,
+    minimum_units,
+    input_groups,
+    table,
+    output,
+    num_rows,
+    num_inputs,
+    FORM: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
+    TYPE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """What rows of a matrix stand for: `output` [num_rows, num_inputs] of `numbers` int64 [num_rows]."""
+    wait_for_earlier(EARLY)
+    place = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    row = tl.load(numbers + tl.minimum(place, num_rows - 1))
+    start = tl.program_id(1) * BLOCK_K
+    tables = (scales, scale_units, zero_points, minimums, minimum_units, input_groups, table)
+    tile = load_tile(
+        weight + row * row_size, row, tables, start, num_inputs,
+        TYPE, FORM, IS_WHOLE, BLOCK_ROWS, BLOCK_K,
+    )  # fmt: skip
+    column = start + tl.arange(0, BLOCK_K)
+    mask = (place < num_rows)[:, None] & (column < num_inputs)[None, :]
+    tl.store(output + place[:, None] * num_inputs + column[None, :], tile, mask=mask)
 
 
 @triton.jit
