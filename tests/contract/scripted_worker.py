@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from pagemesh.membership.publisher import Publisher
+from pagemesh.rpc.server import SERVER_OPTIONS
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
 from pagemesh.worker.describe import make_canary
 from tests.contract.router_harness import DEADLINE_S, Mesh
@@ -66,7 +67,7 @@ async def scripted(
     mesh: Mesh, worker_id: str = "scripted", link: Relay | None = None
 ) -> AsyncIterator[ScriptedDecode]:
     """A member of the mesh that follows a script, behind a link if there is one."""
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     if link is not None:
         link.target, address = address, link.address

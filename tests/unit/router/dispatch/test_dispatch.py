@@ -218,7 +218,7 @@ async def test_a_wait_beyond_the_deadline_is_refused_once_the_pace_is_known(stag
         stage.leave(turn)
     # They ran for 0.6 s. Ten a second, and 8 before it.
     assert stage.dispatch.retry_after("") == pytest.approx(0.9, rel=0.3)
-    with pytest.raises(OverloadedError, match=r"0\.2 s left") as refused:
+    with pytest.raises(OverloadedError, match=r"0\.(2|19\d) s left") as refused:
         stage.come(seconds=0.2)
     assert refused.value.reason == "DEADLINE_UNREACHABLE"
     labels = {"model_name": "m", "engine": "0", "reason": "max_num_queued_tokens"}
