@@ -57,6 +57,8 @@ STREAM: Final = (64, 48)
 TOGETHER: Final = (64, 32, 32)
 """Requests that run at once, with prompts and answers of so many tokens."""
 READ_BYTES: Final = 1 << 28
+NUM_READS: Final = 12
+"""The first few may be slow, as those of weights are; see `Measurement.round`."""
 AIM: Final = 0.8
 """Of a stream's reads, in share of what memory can be read at; of 8 and of 4 bits."""
 AIMED: Final = ("int8", "int4", "q8_0", "q4_0")
@@ -170,7 +172,7 @@ def compare(
             measurement.warm_up()
         for _ in range(num_rounds):
             time.sleep(SETTLE_S)
-            rate = max(read_rate(3))
+            rate = max(read_rate(NUM_READS))
             for measurement in measurements.values():
                 measurement.round(rate)
         for measurement in measurements.values():
