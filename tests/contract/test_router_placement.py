@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 
+import grpc
 import pytest
 
 from pagemesh.config import MigrationConfig
@@ -70,6 +71,7 @@ async def test_a_burst_spreads_before_any_worker_reports_its_load() -> None:
             assert time.monotonic() < deadline, "the requests never ran four and four"
             await asyncio.sleep(0.005)
         for call in calls:
+            assert await call.read() is not grpc.aio.EOF
             call.cancel()
 
 

@@ -25,7 +25,6 @@ from pagemesh.models.transformers_backend.model import matrix_of, replaceable
 _SAMPLE_SIDE: Final = 8
 """Rows, and numbers of each, by which the weight of a module is looked up among those of a checkpoint."""
 
-
 _CHOOSING: Final = frozenset(("gate", "router", "shared_expert_gate", "shared_gate"))
 """What models call modules by whose few numbers experts are chosen or weighted."""
 

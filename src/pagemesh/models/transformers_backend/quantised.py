@@ -33,9 +33,7 @@ class ReadWeights(NamedTuple):
     """A model with its weights."""
 
     model: Any  # transformers', of floats
-    packed: Mapping[str, Quantised] = (
-        NONE_PACKED  # by the paths of linear modules and of experts' parameters
-    )
+    packed: Mapping[str, Quantised] = NONE_PACKED  # see `PlacedCodes`
     left_dense: tuple[str, ...] = ()  # names that those of all layers share, each with the reason
 
     @property
