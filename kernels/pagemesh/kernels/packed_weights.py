@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,6 +15,9 @@ import torch
 
 Share = Callable[[memoryview], memoryview | None]
 """Gives the same bytes elsewhere, to be read only; None when they stay where they are."""
+
+Make = Callable[[torch.Tensor], object]
+"""Writes a whole weight into a tensor that is given."""
 
 
 @contextmanager
@@ -32,19 +35,35 @@ def place_packed(weight: torch.Tensor) -> torch.Tensor:
     already."""
     if weight.is_cuda or weight.nbytes == 0:
         return weight
-    shared = None
     if _shares:
         # .data: a memoryview over the same memory.
         raw = weight.contiguous().view(-1).view(torch.uint8).numpy().data
         shared = _shares[-1](raw)
-    if shared is None:
-        place = _huge_pages.take(weight.nbytes)
-        torch.frombuffer(place, dtype=weight.dtype).view(weight.shape).copy_(weight)
-        shared = place.toreadonly()
+        if shared is not None:
+            return _read_only(shared, weight.shape, weight.dtype)
+    return _kept(weight.shape, weight.dtype, lambda place: place.copy_(weight))
+
+
+def place_made(shape: Sequence[int], dtype: torch.dtype, make: Make) -> torch.Tensor:
+    """The same for a weight that is made where it stays, which takes no memory besides, unless it is shared."""
+    if not _shares and torch.Size(shape).numel():
+        return _kept(shape, dtype, make)
+    own = torch.empty(*shape, dtype=dtype)
+    make(own)
+    return place_packed(own)
+
+
+def _kept(shape: Sequence[int], dtype: torch.dtype, make: Make) -> torch.Tensor:
+    place = _huge_pages.take(torch.Size(shape).numel() * dtype.itemsize)
+    make(torch.frombuffer(place, dtype=dtype).view(*shape))
+    return _read_only(place.toreadonly(), shape, dtype)
+
+
+def _read_only(place: memoryview, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     with warnings.catch_warnings():
         # torch knows no tensors that cannot be written to.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        return torch.frombuffer(shared, dtype=weight.dtype).view(weight.shape)
+        return torch.frombuffer(place, dtype=dtype).view(*shape)
 
 
 class _HugePages:

@@ -214,6 +214,8 @@ class CheckpointParameters:
         """One tensor of the checkpoint, in its own type."""
         read = self._checkpoint.read_blocks if part.is_blocks else self._checkpoint.read
         tensor = read(part.tensor)
+        if part.is_only_read and self._writer is HOST:
+            return tensor
         brought = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
         self._writer.write(brought, tensor, None)
         return brought

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
-from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
+from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear, packed_parts
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
-from pagemesh.kernels.linear.packed_parts import form_of, pack
+from pagemesh.kernels.linear.packed_parts import FormedRows, form_of, pack, place_panels
 from pagemesh.kernels.linear.weight import Quantised, RowStack
 from tests.support.cpu_isas import isas
 
@@ -227,3 +227,17 @@ def test_packing_takes_no_more_than_codes_and_scales(kind: str, bits: float) -> 
     form = form_of(weight, "columns")
     assert form is not None
     assert pack(weight, form).nbytes * 8 / (64 * 1024) <= bits
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "zero points", "units", "whole rows"])
+def test_panels_are_the_same_however_many_are_made_at_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = KINDS[kind](160, 512, BF16)
+    form = form_of(weight, "columns")
+    assert form is not None
+    order = torch.randperm(160)
+    at_once = pack(weight.take_rows(order), form)
+    for num_panels in (1, 2, 5):
+        monkeypatch.setattr(packed_parts, "_PIECE_CODES", num_panels * 32 * 512)
+        assert torch.equal(place_panels(FormedRows(weight, order, form)), at_once)

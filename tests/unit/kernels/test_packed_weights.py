@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
-from pagemesh.kernels.packed_weights import packing_into, place_packed
+from pagemesh.kernels.packed_weights import packing_into, place_made, place_packed
 from pagemesh.loading.shared_weights import SharedWeights, weight_memory
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -56,6 +56,23 @@ def test_a_tensor_has_its_shape_type_and_values_there(memory: int) -> None:
     assert shared.data_ptr() != weight.data_ptr()
     assert (shared.shape, shared.dtype) == (weight.shape, weight.dtype)
     assert torch.equal(shared, weight)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 4000])
+def test_a_weight_may_be_made_in_its_place(memory: int, num_rows: int) -> None:
+    weight = torch.randn(num_rows, 20).bfloat16()
+
+    def make() -> torch.Tensor:
+        return place_made(weight.shape, weight.dtype, lambda place: place.copy_(weight))
+
+    weights = SharedWeights(memory)
+    with packing_into(weights.share):
+        shared = [make(), make()]
+    for placed in (*shared, make()):
+        assert (placed.shape, placed.dtype) == (weight.shape, weight.dtype)
+        assert torch.equal(placed, weight)
+    is_worth_it = weight.nbytes > 1 << 16
+    assert weights.added_bytes == weights.found_bytes == weight.nbytes * is_worth_it
 
 
 @pytest.mark.parametrize("num_bytes", [5, 4096, 20 << 20], ids=["few", "a page", "many"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import torch
 from torch.nn import functional
@@ -19,8 +19,8 @@ from pagemesh.kernels.linear.interface import (
     StepwiseGatedLinear,
     check_weight,
 )
-from pagemesh.kernels.linear.packed import ChannelInt8, Packed
-from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of
+from pagemesh.kernels.linear.packed import ChannelInt8
+from pagemesh.kernels.linear.packed_parts import FormedRows, form_of
 from pagemesh.kernels.linear.packed_tile_panels import PackedTilePanels
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
@@ -64,7 +64,7 @@ class PanelLinear:
         for part in weight.parts if isinstance(weight, RowStack) else (weight,):
             end = begin + part.shape[0]
             own = _bias(part.shape[0], None if bias is None else bias[begin:end])
-            panels = make_panels(_in_order(part, _padded), _padded(own), part.shape[0], None)
+            panels = make_panels(part, _padded, own, part.shape[0], None)
             self._parts.append((panels, begin, end))
             begin = end
 
@@ -93,10 +93,8 @@ class GatedPanelLinear:
         num_rows = weight.shape[0]
         self._num_columns = num_rows // 2
         self._dtype = weight.dtype
-        interleaved = _interleaved(_bias(num_rows, bias))
-        self._panels = make_panels(
-            _in_order(weight, _interleaved), interleaved, self._num_columns, gate
-        )
+        own = _bias(num_rows, bias)
+        self._panels = make_panels(weight, _interleaved, own, self._num_columns, gate)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         output = torch.empty(len(inputs), self._num_columns, dtype=self._dtype)
@@ -116,37 +114,44 @@ class Panels(Protocol):
 
 
 def make_panels(
-    weight: torch.Tensor | Packed, bias: torch.Tensor, num_columns: int, gate: Gate | None
+    weight: Plain,
+    arrange: Callable[[torch.Tensor], torch.Tensor],
+    bias: torch.Tensor,
+    num_columns: int,
+    gate: Gate | None,
 ) -> Panels:
-    """The best for this processor's class; `weight` is [panels · 32, in], `bias` float32 [panels · 32]."""
-    if isinstance(weight, ChannelInt8):
-        of_int8 = int8_order()
-        if of_int8 == "tiles":
-            return TilePanels(weight, bias, num_columns, gate)
-        return VectorPanels(weight, bias, num_columns, gate, dots=of_int8)
-    uses_dots = weight.dtype == torch.bfloat16 and current_isa().has_pair_dots
-    uses_tiles = uses_dots and current_isa() == CpuIsa.AMX
-    taken: torch.Tensor | FormedRows
-    if isinstance(weight, Packed):
-        order: Order = "columns" if uses_tiles else "pairs" if uses_dots else "singles"
-        form = form_of(weight, order)
-        taken = weight.dense() if form is None else FormedRows(weight, form)
+    """The best for this processor's class of a weight [out, in] and its bias, float32 [out], whose rows `arrange` puts
+    in the order of panels; what fills these up is of no matter."""
+    bias, isa = arrange(bias), current_isa()
+    uses_dots = weight.dtype == torch.bfloat16 and isa.has_pair_dots
+    uses_tiles = uses_dots and isa == CpuIsa.AMX
+    dots: Literal["pairs"] | None = "pairs" if uses_dots else None
+    if isinstance(weight, Dense):
+        arranged = arrange(weight.tensor)
     else:
-        taken = weight
-    if not uses_tiles:
-        return VectorPanels(taken, bias, num_columns, gate, dots="pairs" if uses_dots else None)
-    if isinstance(taken, FormedRows):
-        return PackedTilePanels(taken, bias, num_columns, gate)
-    return TilePanels(taken, bias, num_columns, gate)
+        order = arrange(torch.arange(weight.shape[0]))
+        if isinstance(weight, ChannelInt8):
+            return _int8_panels(weight.take_rows(order), bias, num_columns, gate)
+        form = form_of(weight, "columns" if uses_tiles else dots or "singles")
+        if form is not None:
+            formed = FormedRows(weight, order, form)
+            if uses_tiles:
+                return PackedTilePanels(formed, bias, num_columns, gate)
+            return VectorPanels(formed, bias, num_columns, gate, dots=dots)
+        arranged = weight.take_rows(order).dense()
+    if uses_tiles:
+        return TilePanels(arranged, bias, num_columns, gate)
+    return VectorPanels(arranged, bias, num_columns, gate, dots=dots)
 
 
-def _in_order(
-    weight: Plain, arrange: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor | Packed:
-    """A weight's rows as `arrange` puts them; what fills panels up is of no matter."""
-    if isinstance(weight, Packed):
-        return weight.take_rows(arrange(torch.arange(weight.shape[0])))
-    return arrange(weight.tensor)
+def _int8_panels(
+    weight: ChannelInt8, bias: torch.Tensor, num_columns: int, gate: Gate | None
+) -> Panels:
+    """The same for one whose rows fill panels."""
+    order = int8_order()
+    if order == "tiles":
+        return TilePanels(weight, bias, num_columns, gate)
+    return VectorPanels(weight, bias, num_columns, gate, dots=order)
 
 
 def _bias(num_rows: int, bias: torch.Tensor | None) -> torch.Tensor:

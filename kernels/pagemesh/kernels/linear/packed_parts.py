@@ -17,6 +17,7 @@ from torch.nn import functional
 from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, Packed, ScaledFp8, unpack_halves
 from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.packed_weights import place_made
 
 PART_INPUTS: Final = 128
 """16 KiB in float32, half of a first-level cache."""
@@ -27,6 +28,9 @@ STEP_INPUTS: Final = 32
 LINE_BYTES: Final = 64
 BLOCK_BYTES: Final = COLUMNS * STEP_INPUTS
 """Of codes of all columns: of a step's inputs, or of two steps' of 4 bits."""
+
+_PIECE_CODES: Final = 1 << 21
+"""That are packed at once: beside what stays a weight takes the memory of some of these."""
 
 _FLOAT_DIGITS: Final = 24
 _MIN_GROUP: Final = 16
@@ -101,9 +105,14 @@ class PackedForm(NamedTuple):
 
 
 class FormedRows(NamedTuple):
-    """A weight whose rows fill panels, and how they are packed."""
+    """A weight, and how it becomes panels."""
 
-    rows: Packed
+    weight: Packed
+    """[out, in]."""
+
+    order: torch.Tensor
+    """int64 [panels · 32]: its rows as panels have them."""
+
     form: PackedForm
 
 
@@ -141,6 +150,23 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
         is_exact=_is_exact(weight),
         decode=_decode(weight),
     )
+
+
+def place_panels(formed: FormedRows) -> torch.Tensor:
+    """uint8 [panels, bytes] where a packed weight stays, made a few panels at a time."""
+    weight, order, form = formed
+    step = COLUMNS * max(1, _PIECE_CODES // (COLUMNS * weight.shape[-1]))
+
+    def packed(begin: int, end: int) -> torch.Tensor:
+        return pack(weight.take_rows(order[begin:end]), form)
+
+    def make(place: torch.Tensor) -> None:
+        for begin in range(0, len(order), step):
+            piece = packed(begin, begin + step)
+            place.narrow(0, begin // COLUMNS, len(piece)).copy_(piece)
+
+    shape = (len(order) // COLUMNS, packed(0, COLUMNS).shape[1])
+    return place_made(shape, torch.uint8, make)
 
 
 def pack(weight: Packed, form: PackedForm) -> torch.Tensor:

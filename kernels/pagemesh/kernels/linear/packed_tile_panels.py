@@ -8,12 +8,11 @@ import torch
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, pack
+from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, place_panels
 from pagemesh.kernels.linear.packed_tile_kernel import ARGUMENTS, compile_packed_tiles
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.prepared_rows import paired, with_zeros
 from pagemesh.kernels.linear.tile_items import MIN_SHARED_PRODUCTS, TileItems
-from pagemesh.kernels.packed_weights import place_packed
 
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
 
@@ -22,16 +21,16 @@ class PackedTilePanels:
     """`Panels` of tiles, of which parts are unpacked as they are needed."""
 
     def __init__(
-        self, weight: FormedRows, bias: torch.Tensor, num_columns: int, gate: Gate | None
+        self, formed: FormedRows, bias: torch.Tensor, num_columns: int, gate: Gate | None
     ) -> None:
         self._num_columns = num_columns
-        num_rows, num_inputs = weight.rows.shape
+        num_inputs = formed.weight.shape[-1]
         self._num_padded = -num_inputs % STEP_INPUTS
-        self._num_panels = num_rows // COLUMNS
+        self._num_panels = len(bias) // COLUMNS
         self._num_steps = (num_inputs + self._num_padded) // STEP_INPUTS
         self._bias = bias
-        self._weight = place_packed(pack(*weight))
-        self._function = compile_packed_tiles(gate, weight.form)
+        self._weight = place_panels(formed)
+        self._function = compile_packed_tiles(gate, formed.form)
 
     def multiply(
         self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor

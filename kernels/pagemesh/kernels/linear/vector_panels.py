@@ -13,7 +13,7 @@ from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.linear.int8_panels import Int8Panels, pack_int8
 from pagemesh.kernels.linear.int8_rows import quantise_rows
 from pagemesh.kernels.linear.packed import ChannelInt8
-from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, pack
+from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, place_panels
 from pagemesh.kernels.linear.panel_kernel import (
     ARGUMENTS,
     CHUNK_ROWS,
@@ -46,10 +46,11 @@ class VectorPanels:
         self._num_columns = num_columns
         self._bias = bias
         self._dots = dots
-        rows, form = weight if isinstance(weight, FormedRows) else (weight, None)
-        num_rows, self._num_inputs = rows.shape
-        self._dtype = rows.dtype
-        self._num_panels = num_rows // COLUMNS
+        form = weight.form if isinstance(weight, FormedRows) else None
+        numbers = weight.weight if isinstance(weight, FormedRows) else weight
+        self._num_inputs = numbers.shape[1]
+        self._dtype = numbers.dtype
+        self._num_panels = len(bias) // COLUMNS
         name = str(self._dtype).removeprefix("torch.")
         self._function = compile_panels(PanelVariant(name, dots, gate, form))
         self._int8: Int8Panels | None = None
@@ -70,7 +71,7 @@ class VectorPanels:
             self._weight = place_packed(steps.transpose(1, 2))
         else:
             self._num_steps = num_inputs // 2 if dots else num_inputs
-            self._weight = place_packed(pack(*weight))
+            self._weight = place_panels(weight)
 
     def multiply(
         self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor

@@ -27,6 +27,7 @@ class PackedPart(NamedTuple):
     is_blocks: bool = (
         False  # whether it comes as it lies in the file, uint8 [blocks of ggml, bytes]
     )
+    is_only_read: bool = False  # whether nothing of it is kept, so that it may be the file's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Packing:
 
     make: Callable[[Mapping[str, torch.Tensor], torch.dtype], Quantised]
     """The weight [out, in], or a stack [matrices, out, in], for rows of a type. ConfigError for numbers that say
-    nothing; the tensors are its own."""
+    nothing; the tensors are its own, but for those that are only read."""
 
     unread: tuple[str, ...] = ()
     """Tensors that are there besides, of which nothing is made."""

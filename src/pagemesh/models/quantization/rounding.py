@@ -71,7 +71,8 @@ def rounded_packing(source: Source, to: Rounding) -> Packing:
             numbers = source.convert(numbers)
         return round_weight(numbers, to, dtype)
 
-    return Packing({"numbers": PackedPart(source.tensor, source.shape, FLOATS)}, make, rows=None)
+    numbers = PackedPart(source.tensor, source.shape, FLOATS, is_only_read=True)
+    return Packing({"numbers": numbers}, make, rows=None)
 
 
 def _round_fp8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> ScaledFp8:

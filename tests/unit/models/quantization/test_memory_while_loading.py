@@ -28,11 +28,13 @@ _LARGE: dict[str, Any] = {
     "dtype": "bfloat16",
 }
 _LAYER_NUMBERS = 4 * 768 * 768 + 3 * 768 * 2048
+_ALLOCATOR = 2**22
+"""Bytes that it may keep."""
 
 
-def write_layers(folder: Path, num_layers: int) -> None:
+def write_layers(folder: Path, num_layers: int, **sizes: Any) -> None:
     """A model whose layers are all the same."""
-    write_model_of(folder, **_LARGE, num_hidden_layers=num_layers)
+    write_model_of(folder, **_LARGE | sizes, num_hidden_layers=num_layers)
     first = "model.layers.0."
     layer: dict[str, torch.Tensor] = {}
     others: dict[str, torch.Tensor] = {}
@@ -78,29 +80,44 @@ print(held - before, max(most, held) - before)
 """
 
 
+def watch_loading(folder: Path, way: WayName, num_layers: int, **sizes: Any) -> tuple[int, int]:
+    """Bytes that a model holds once it is loaded, and the most that were held meanwhile."""
+    if not re.search(r"^RssAnon:", Path("/proc/self/status").read_text(), re.MULTILINE):
+        pytest.skip("the system does not tell memory of files and others apart")
+    small, large = folder / "small", folder / "large"
+    for each, number, own in ((small, 1, {}), (large, num_layers, sizes)):
+        each.mkdir()
+        write_layers(each, number, **own)
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCHED, str(small), str(large), way],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | _ALONE,
+    )
+    held, most = map(int, done.stdout.splitlines()[-1].split())
+    return held, most
+
+
 @pytest.mark.parametrize(("way", "bits"), [("fp8", 8.5), ("int8", 8.125), ("int4", 5.0)])
 def test_beside_packed_weights_memory_holds_at_most_a_layer(
     tmp_path: Path, way: WayName, bits: float
 ) -> None:
-    if not re.search(r"^RssAnon:", Path("/proc/self/status").read_text(), re.MULTILINE):
-        pytest.skip("the system does not tell memory of files and others apart")
-    for name, num_layers in (("small", 1), ("large", _NUM_LAYERS)):
-        (tmp_path / name).mkdir()
-        write_layers(tmp_path / name, num_layers)
-    command = [
-        sys.executable,
-        "-c",
-        _WATCHED,
-        str(tmp_path / "small"),
-        str(tmp_path / "large"),
-        way,
-    ]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=300, env=os.environ | _ALONE
-    )
-    held, most = map(int, done.stdout.splitlines()[-1].split())
+    held, most = watch_loading(tmp_path, way, _NUM_LAYERS)
     dense = _NUM_LAYERS * _LAYER_NUMBERS * 2
     packed = dense * bits / 16
-    layer, allocator = 2 * _LAYER_NUMBERS, 2**22
-    assert packed * 0.97 < held < packed * 1.03 + allocator
-    assert held <= most < packed + layer + allocator < dense * 0.7
+    assert packed * 0.97 < held < packed * 1.03 + _ALLOCATOR
+    assert held <= most < packed + 2 * _LAYER_NUMBERS + _ALLOCATOR < dense * 0.7
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_beside_a_head_memory_holds_its_codes_and_never_its_numbers(
+    tmp_path: Path, is_tied: bool
+) -> None:
+    sizes = {"vocab_size": 32_000, "tie_word_embeddings": is_tied}
+    held, most = watch_loading(tmp_path, "int4", 1, **sizes)
+    head_codes = 32_000 * 768
+    # Those of a table are kept, for lookups.
+    codes = 0 if is_tied else 1.02 * head_codes
+    assert most - held < codes + 2 * _LAYER_NUMBERS + _ALLOCATOR < 2 * head_codes
