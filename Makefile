@@ -19,7 +19,7 @@ FIND_GPU = $(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not
 ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
 # Behind the tree, what the environment names already.
 GPU_PATHS = $(ROOT_PATHS)$(if $(PYTHONPATH),:$(PYTHONPATH))
-BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client gpu_host
+BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory loading scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client gpu_host quantised perplexity
 GPU_BENCHMARKS := kernels gpu_engine
 ARM64 := $(or $(FOLDER),/var/tmp/pagemesh-arm64)
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;

@@ -41,6 +41,12 @@ class Contestant(NamedTuple):
     gguf_type: str | None = None
     """Of the file that it takes instead of the checkpoint."""
 
+    @property
+    def bits(self) -> int:
+        """Of a weight."""
+        way = self.quantization or self.gguf_type or ""
+        return next((bits for bits in (4, 8) if str(bits) in way), 16)
+
 
 WAYS: Final[Mapping[str, Contestant]] = {
     "bfloat16": Contestant(),
@@ -59,9 +65,18 @@ TOGETHER: Final = (64, 32, 32)
 READ_BYTES: Final = 1 << 28
 NUM_READS: Final = 12
 """The first few may be slow, as those of weights are; see `Measurement.round`."""
-AIM: Final = 0.8
-"""Of a stream's reads, in share of what memory can be read at; of 8 and of 4 bits."""
 AIMED: Final = ("int8", "int4", "q8_0", "q4_0")
+"""Ways that have aims."""
+SHARE_AIM: Final = 0.8
+"""Of a stream's reads, in share of what memory can be read at."""
+READY_AIMS: Final = {"160M": 2.0}
+"""Seconds, by model."""
+MEMORY_AIM: Final = 1.25
+"""Times the weights, before there is KV."""
+TOGETHER_AIMS: Final = {8: 1.0, 4: 0.9}
+"""Times the tokens of bfloat16, by bits."""
+PEER_AIMS: Final = {"one stream, ms/token": 1.0, "64 at once, tokens/s": 1.2}
+"""Times as fast as the best peer whose weights have as many bits."""
 
 Samples = dict[str, list[float]]
 
@@ -86,6 +101,15 @@ def contestants_of(name: str) -> dict[str, Contestant]:
     }
 
 
+def bytes_of_all(folder: Path, contestant: Contestant) -> int:
+    """Of the weights as they are kept, the table of tokens with them: a file's, if they come out of one."""
+    if contestant.gguf_type is not None:
+        return gguf_file(folder, contestant.gguf_type).stat().st_size
+    config = ConfigJson.read(folder / "config.json")
+    table = 2 * config.integer("vocab_size") * config.integer("hidden_size")
+    return table + bytes_of_token(folder, contestant)
+
+
 def bytes_of_token(folder: Path, contestant: Contestant) -> int:
     """Of all weights that one token is multiplied with; of the ways in which others quantise, as many as of ours."""
     if contestant.gguf_type is not None:
@@ -105,12 +129,18 @@ def bytes_of_token(folder: Path, contestant: Contestant) -> int:
 class Measurement:
     """The rounds of one way."""
 
-    def __init__(self, engine: EngineProcess, vocab_size: int, token_bytes: int) -> None:
+    def __init__(
+        self, engine: EngineProcess, vocab_size: int, folder: Path, contestant: Contestant
+    ) -> None:
         self._engine = engine
         self._vocab_size = vocab_size
-        self._token_bytes = token_bytes
+        self._token_bytes = bytes_of_token(folder, contestant)
         self._seeds = count(1)
         self.samples: Samples = defaultdict(list)
+        self.samples["ready, s"] = [engine.ready_s]
+        self.samples["memory when ready, MB"] = [engine.memory_mb()]
+        self.samples["all weights, MB"] = [bytes_of_all(folder, contestant) / 2**20]
+        self.samples["weights of a token, MB"] = [self._token_bytes / 2**20]
 
     def warm_up(self) -> None:
         """What happens only once in a process is no part of a round."""
@@ -122,24 +152,28 @@ class Measurement:
         time.sleep(SETTLE_S)
         # Of a virtual machine that had nothing to do, the first to read the weights again may wait for the host's pages.
         self._engine.generate([self._fresh(*STREAM)])
-        first = self._engine.generate([self._fresh(STREAM[0], 1)]).seconds
-        whole = self._engine.generate([self._fresh(*STREAM)]).seconds
-        seconds = (whole - first) / (STREAM[1] - 1)
+        seconds = self._seconds_per_step(1, *STREAM)
         self.samples["one stream, ms/token"].append(seconds * 1e3)
         self.samples["one stream, share of reads"].append(self._token_bytes / seconds / 1e9 / rate)
-        number, num_prompt, num_tokens = TOGETHER
-        first = self._engine.generate([self._fresh(num_prompt, 1) for _ in range(number)]).seconds
-        whole = self._engine.generate(
-            [self._fresh(num_prompt, num_tokens) for _ in range(number)]
-        ).seconds
-        rate_together = number * (num_tokens - 1) / (whole - first)
-        self.samples[f"{number} at once, tokens/s"].append(rate_together)
+        number = TOGETHER[0]
+        seconds = self._seconds_per_step(*TOGETHER)
+        self.samples[f"{number} at once, tokens/s"].append(number / seconds)
 
     def end(self) -> None:
         """What can be said once all rounds are over."""
-        self.samples["ready, s"] = [self._engine.ready_s]
-        self.samples["memory, MB"] = [self._engine.memory_mb()]
-        self.samples["weights of a token, MB"] = [self._token_bytes / 2**20]
+        self.samples["memory with KV, MB"] = [self._engine.memory_mb()]
+
+    def _seconds_per_step(self, number: int, num_prompt: int, num_tokens: int) -> float:
+        """Of so many requests, behind their first tokens."""
+
+        def seconds(num_tokens: int) -> float:
+            requests = [self._fresh(num_prompt, num_tokens) for _ in range(number)]
+            return self._engine.generate(requests).seconds
+
+        first = seconds(1)
+        whole = seconds(num_tokens)
+        # What disturbs one of the two short calls would make all other steps look faster.
+        return (whole - min(first, seconds(1))) / (num_tokens - 1)
 
     def _fresh(self, num_prompt_tokens: int, num_tokens: int) -> Request:
         prompt = make_prompt(num_prompt_tokens, self._vocab_size, next(self._seeds))
@@ -165,9 +199,8 @@ def compare(
         for way, contestant in contestants.items():
             settings = settings_of(folder, contestant)
             engine = stack.enter_context(start(contestant.engine, settings))
-            measurements[way] = Measurement(
-                engine, SHAPES[model].vocab_size, bytes_of_token(folder, contestant)
-            )
+            vocab_size = SHAPES[model].vocab_size
+            measurements[way] = Measurement(engine, vocab_size, folder, contestant)
         for measurement in measurements.values():
             measurement.warm_up()
         for _ in range(num_rounds):
@@ -181,21 +214,57 @@ def compare(
 
 
 def add(report: Report, model: str, found: Mapping[str, Samples]) -> None:
-    """All figures, and how many times the dense weights' each is."""
+    """All figures."""
     for way, samples in found.items():
+        aims = aims_of(model, way, samples)
         for figure, values in samples.items():
             what, _, unit = figure.rpartition(", ")
-            is_aimed = unit == "share of reads" and way in AIMED
-            report.add(f"{model} {way}: {what}", unit, values, at_least=AIM if is_aimed else None)
-    dense = found.get("bfloat16")
-    if dense is None:
-        return
+            reads = SHARE_AIM if unit == "share of reads" and way in AIMED else None
+            aim = aims.get(figure)
+            report.add(f"{model} {way}: {what}", unit, values, aim=aim, at_least=reads)
+
+
+def aims_of(model: str, way: str, samples: Samples) -> Mapping[str, float]:
+    """What figures of a way should be below."""
+    if way not in AIMED:
+        return {}
+    aims = {"memory when ready, MB": MEMORY_AIM * samples["all weights, MB"][0]}
+    return aims | ({"ready, s": READY_AIMS[model]} if model in READY_AIMS else {})
+
+
+def add_ratios(report: Report, model: str, found: Mapping[str, Samples]) -> None:
+    """How many times as fast as dense weights, and as the best peer with as many bits, each way is."""
+    contestants = {way: contestant_of(way) for way in found}
     for way, samples in found.items():
-        for figure in ("one stream, ms/token", f"{TOGETHER[0]} at once, tokens/s"):
-            pairs = list(zip(samples[figure], dense[figure], strict=True))
-            is_time = figure.endswith("ms/token")
-            ratios = [b / a if is_time else a / b for a, b in pairs]
-            report.add(f"{model} {way}: {figure.partition(',')[0]}, over bfloat16", "x", ratios)
+        bits, is_aimed = contestants[way].bits, way in AIMED
+        peers = [
+            found[other]
+            for other, each in contestants.items()
+            if each.engine != OURS and each.bits == bits
+        ]
+        for figure, peer_aim in PEER_AIMS.items():
+            name = f"{model} {way}: {figure.partition(',')[0]}, over"
+            if "bfloat16" in found:
+                of_dense = is_aimed and figure.endswith("tokens/s")
+                ratios = times_as_fast(figure, samples, found["bfloat16"])
+                aim = TOGETHER_AIMS[bits] if of_dense else None
+                report.add(f"{name} bfloat16", "x", ratios, at_least=aim)
+            if is_aimed and peers:
+                of_peers = (times_as_fast(figure, samples, peer) for peer in peers)
+                worst = list(map(min, zip(*of_peers, strict=True)))
+                report.add(f"{name} the best peer", "x", worst, at_least=peer_aim)
+
+
+def times_as_fast(figure: str, one: Samples, other: Samples) -> list[float]:
+    """By rounds."""
+    pairs = zip(one[figure], other[figure], strict=True)
+    return [b / a if figure.endswith("ms/token") else a / b for a, b in pairs]
+
+
+def contestant_of(way: str) -> Contestant:
+    """By its name in the report."""
+    engine = way.rpartition(" ")[0]
+    return contestants_of(engine)[way] if engine else WAYS[way]
 
 
 def main() -> None:
@@ -220,7 +289,9 @@ def main() -> None:
     report = Report("quantised", QUESTION, settings | {"peers": versions_of(peers)})
     report.add("memory read by all threads", "GB/s", read_rate(num_rounds))
     for model in models:
-        add(report, model, compare(model, contestants, num_rounds))
+        found = compare(model, contestants, num_rounds)
+        add(report, model, found)
+        add_ratios(report, model, found)
     report.print()
     report.write(options.json)
 
