@@ -51,6 +51,7 @@ BY_SCHEMA = (
     Wrong("models[0].name=demo,models[0].source.type=bundled,models[0].decode.gpu=1", (path("models", "0", "decode"), "gpu")),
     Wrong("models[0].name=demo,models[0].source.type=bundled,models[0].servedName=/demo", (path("models", "0", "servedName"),)),
     Wrong("models[0].name=demo,models[0].source.type=bundled,models[0].dtype=int8", (path("models", "0", "dtype"), "bfloat16")),
+    Wrong("models[0].name=m,models[0].source.type=hub,models[0].source.repository=m:Q4_K_M", (path("models", "0", "source", "repository"), "m:Q4_K_M")),
     Wrong("gateway.service.type=Ingress", (path("gateway", "service", "type"), "LoadBalancer")),
     Wrong("gateway.service.port=70000", (path("gateway", "service", "port"),)),
     Wrong("kvstore.heartbeatInterval=0", (path("kvstore", "heartbeatInterval"),)),

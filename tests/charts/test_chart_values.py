@@ -10,6 +10,7 @@ import helm_python as helm
 import pytest
 import yaml
 
+from pagemesh.config.served import split_gguf
 from tests.charts.rendering import CHART, ROOT, SETUPS, chart, setup_name, values_of
 from tools import helm_values
 
@@ -89,6 +90,37 @@ def test_values_and_schema_have_the_same_keys() -> None:
     assert {
         key for key in known - documented if not any(part in key for part in kubernetes)
     } == set()
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "org/m:Q4_K_M",
+        "org/m:m-Q4_K_M.gguf",
+        "org/m:a/b/m.gguf",
+        "org/m/m.gguf",
+        "org/m/a/m-00001-of-00002.gguf",
+        "org/m:",
+        "org/m:/m.gguf",
+        "org/m:../m.gguf",
+        "org/m/../m.gguf",
+        "org/m:a:b",
+        "org/m:a b",
+        "org/m/a",
+        "m:Q4_K_M",
+        "org/m/m.gguf/",
+    ],
+)
+def test_the_schema_takes_the_gguf_files_of_the_hub_that_the_processes_take(
+    repository: str,
+) -> None:
+    source = {"type": "hub", "repository": repository}
+    takes = True
+    try:
+        chart().validate_schema({"models": [{"name": "m", "source": source}]})
+    except helm.HelmValuesError:
+        takes = False
+    assert takes is (split_gguf(repository) is not None)
 
 
 def test_every_key_has_a_comment() -> None:
