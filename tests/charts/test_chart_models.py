@@ -267,6 +267,7 @@ def test_a_value_becomes_its_flag(values: str, key: dict[str, Any], flag: str, t
         ({"dtype": "bfloat16"}, "--dtype", "bfloat16"),
         ({"maxModelLen": 131072}, "--max-model-len", "131072"),
         ({"blockSize": 32}, "--block-size", "32"),
+        ({"quantization": "int8"}, "--quantization", "int8"),
     ],
 )
 def test_what_both_kinds_of_worker_must_agree_on_is_said_once(
@@ -276,8 +277,28 @@ def test_what_both_kinds_of_worker_must_agree_on_is_said_once(
     assert rendered.flags("prefill")[flag] == rendered.flags("decode")[flag] == [text]
 
 
+def test_each_model_is_quantised_in_a_way_of_its_own() -> None:
+    models = [
+        {"name": "a", "source": CLAIM, "quantization": "int4"},
+        {"name": "b", "source": CLAIM, "quantization": "fp8"},
+        {"name": "c", "source": CLAIM},
+    ]
+    rendered = Rendered({"models": models})
+    for role in ("prefill", "decode"):
+        told = []
+        for name in "abc":
+            pod = rendered.one("Deployment", f"{role}-{name}")["spec"]["template"]["spec"]
+            words = pod["containers"][0]["args"]
+            told.append(
+                [words[at + 1] for at, each in enumerate(words) if each == "--quantization"]
+            )
+        assert told == [["int4"], ["fp8"], []]
+    # It reads no weights.
+    assert "--quantization" not in rendered.flags("router")
+
+
 def test_unset_values_leave_the_flags_to_pagemesh() -> None:
-    unset = {"--max-num-seqs", "--kv-cache-memory", "--max-model-len"}
+    unset = {"--max-num-seqs", "--kv-cache-memory", "--max-model-len", "--quantization"}
     assert unset.isdisjoint(Rendered().flags("decode"))
 
 

@@ -122,6 +122,20 @@ def test_a_plan_for_gpus_becomes_pods_with_gpus(deployment: Deployment, subject:
     assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
 
 
+def test_a_model_is_quantised_as_planned_in_all_its_workers(
+    deployment: Deployment, subject: Subject
+) -> None:
+    text = as_values(deployment, CONFIG, subject, HUB)
+    values = yaml.safe_load(text)
+    assert values["models"][0]["quantization"] == "int4"
+    assert "extraArgs" not in values["prefill"] | values["decode"]
+    release = rendered(text)
+    for role in ("decode", "prefill"):
+        assert release.flags(role)["--quantization"] == ["int4"]
+    unsaid = as_values(deployment, CONFIG, subject, HUB._replace(quantization=None))
+    assert "--quantization" not in rendered(unsaid).flags("decode")
+
+
 def test_a_gguf_file_of_the_hub_is_planned_for_all_who_fetch_it(
     deployment: Deployment, subject: Subject
 ) -> None:

@@ -78,7 +78,7 @@
 {{- $settings := .settings -}}
 {{- $where := .role -}}
 {{- if get .model .role }}{{ $where = printf "%s.%s" .key .role }}{{ end -}}
-{{- include "pagemesh.checkPods" (dict "root" .root "where" $where "settings" $settings "owned" (list "--kvstore" "--worker-id" "--advertise" "--model" "--served-model-name")) -}}
+{{- include "pagemesh.checkPods" (dict "root" .root "where" $where "settings" $settings "owned" (list "--kvstore" "--worker-id" "--advertise" "--model" "--served-model-name" "--quantization")) -}}
 {{- $seqs := default 64 $settings.maxNumSeqs | int -}}
 {{- $tokens := default 512 $settings.maxNumBatchedTokens | int -}}
 {{- if lt $tokens $seqs -}}

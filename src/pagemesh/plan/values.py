@@ -125,6 +125,7 @@ def _model(served: Served) -> Tree:
         ),
         "source": _source(served),
         "dtype": Noted(served.dtype, ""),
+        **_quantization(served),
         "maxModelLen": Noted(
             served.max_model_len or 0, "0 is the model's own. Longer ones need more KV."
         ),
@@ -172,6 +173,12 @@ def _source(served: Served) -> Tree:
             return source
 
 
+def _quantization(served: Served) -> dict[str, Noted]:
+    if served.quantization is None:
+        return {}
+    return {"quantization": Noted(served.quantization, "As planned.")}
+
+
 def _router_download(served: Served) -> dict[str, Noted]:
     if _source_type(served) != "hub" or split_gguf(served.model) is None:
         return {}
@@ -187,9 +194,6 @@ def _worker(deployment: Deployment, subject: Subject, served: Served) -> dict[st
         "maxNumSeqs": Noted(limits.num_seqs, "As simulated, like the next."),
         "maxNumBatchedTokens": Noted(limits.num_tokens, ""),
     }
-    if served.quantization is not None:
-        flags = ["--quantization", served.quantization]
-        tree["extraArgs"] = Noted(flags, "As planned.")
     if deployment.worker.kv_cache_gib is None:
         why = f"{size_text(memory.usable_bytes)}, of which {tokens} tokens of KV get the rest."
         return {
