@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pagemesh.config.served import read_served_models
 from tests.charts.rendering import Rendered, environment, mounts, volumes
 
 CLAIM = {"type": "claim", "claimName": "models", "path": "/a/b/"}
@@ -74,6 +75,46 @@ def test_a_model_of_the_hub_is_called_by_its_id_unless_it_is_given_a_name() -> N
     assert "serves org/m, x/n once" in rendered.notes
 
 
+@pytest.mark.parametrize(
+    "repository", ["org/m-GGUF:Q4_K_M", "org/m-GGUF:a/m.gguf", "org/m-GGUF/m-00001-of-00002.gguf"]
+)
+def test_a_gguf_file_of_the_hub_is_named_as_for_a_process(repository: str) -> None:
+    rendered = with_source({"type": "hub", "repository": repository})
+    # Routers and workers fetch it themselves, by this name, into the cache that they share.
+    assert rendered.flags("router")["--model"] == [repository]
+    for role in ("prefill", "decode"):
+        told = rendered.flags(role)
+        assert told["--model"] == told["--served-model-name"] == [repository]
+        assert environment(rendered.container(role))["HF_HOME"] == "/models"
+        assert "initContainers" not in rendered.pod(role)
+
+
+def test_a_gguf_file_of_the_hub_is_called_by_the_name_that_it_is_given() -> None:
+    source = {"type": "hub", "repository": "org/m-GGUF:Q4_K_M"}
+    rendered = Rendered({"models": [{"name": "m", "servedName": "org/m", "source": source}]})
+    told = read_served_models(rendered.flags("router")["--model"], (), ())
+    assert [(model.name, model.source) for model in told.models] == [("org/m", "org/m-GGUF:Q4_K_M")]
+    assert rendered.flags("decode")["--served-model-name"] == ["org/m"]
+    assert rendered.flags("decode")["--model"] == ["org/m-GGUF:Q4_K_M"]
+
+
+@pytest.mark.parametrize(
+    ("source", "model"),
+    [
+        ({"type": "bundled", "path": "/opt/m.gguf"}, "/opt/m.gguf"),
+        ({"type": "claim", "claimName": "models", "path": "a/m.gguf"}, "/model/m/a/m.gguf"),
+        ({"type": "image", "image": "models:1", "path": "/m.gguf"}, "/model/m/m.gguf"),
+        ({"type": "init", "image": "models:1", "path": "/a/m.gguf"}, "/model/m/m.gguf"),
+        ({"type": "init", "image": "aws:1", "command": ["x"], "path": "a/b"}, "/model/m/a/b"),
+    ],
+    ids=["bundled", "claim", "image", "init", "init-with-a-command"],
+)
+def test_a_path_may_name_a_file(source: dict[str, Any], model: str) -> None:
+    rendered = with_source(source)
+    assert rendered.flags("router")["--model"] == [f"m={model}"]
+    assert rendered.flags("prefill")["--model"] == rendered.flags("decode")["--model"] == [model]
+
+
 def test_a_model_in_a_claim_is_mounted_read_only() -> None:
     rendered = with_source(CLAIM)
     for role in ("router", "prefill", "decode"):
@@ -99,6 +140,23 @@ def test_an_init_container_copies_a_model_out_of_its_image() -> None:
         assert volumes(rendered.pod(role))["model-m"]["emptyDir"] == {"sizeLimit": "5Gi"}
         assert mounts(rendered.container(role))["/model/m"]["readOnly"] is True
     assert rendered.flags("decode")["--model"] == ["/model/m"]
+
+
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("/a/m.gguf", ["/a/m.gguf"]),
+        ("/m-00001-of-00001.gguf", ["/m-00001-of-00001.gguf"]),
+        (
+            "/a/m-00001-of-00010.gguf",
+            [f"/a/m-{part:05}-of-00010.gguf" for part in range(1, 11)],
+        ),
+    ],
+)
+def test_an_init_container_copies_the_parts_of_one_file(path: str, files: list[str]) -> None:
+    source = {"type": "init", "image": "models:1", "path": path}
+    [init] = with_source(source).pod("decode")["initContainers"]
+    assert init["command"] == ["cp", "-RL", *files, "/model/"]
 
 
 def test_an_init_container_runs_a_command_with_a_buckets_secret() -> None:
@@ -209,6 +267,7 @@ def test_a_value_becomes_its_flag(values: str, key: dict[str, Any], flag: str, t
         ({"dtype": "bfloat16"}, "--dtype", "bfloat16"),
         ({"maxModelLen": 131072}, "--max-model-len", "131072"),
         ({"blockSize": 32}, "--block-size", "32"),
+        ({"quantization": "int8"}, "--quantization", "int8"),
     ],
 )
 def test_what_both_kinds_of_worker_must_agree_on_is_said_once(
@@ -218,10 +277,29 @@ def test_what_both_kinds_of_worker_must_agree_on_is_said_once(
     assert rendered.flags("prefill")[flag] == rendered.flags("decode")[flag] == [text]
 
 
+def test_each_model_is_quantised_in_a_way_of_its_own() -> None:
+    models = [
+        {"name": "a", "source": CLAIM, "quantization": "int4"},
+        {"name": "b", "source": CLAIM, "quantization": "fp8"},
+        {"name": "c", "source": CLAIM},
+    ]
+    rendered = Rendered({"models": models})
+    for role in ("prefill", "decode"):
+        told = []
+        for name in "abc":
+            pod = rendered.one("Deployment", f"{role}-{name}")["spec"]["template"]["spec"]
+            words = pod["containers"][0]["args"]
+            told.append(
+                [words[at + 1] for at, each in enumerate(words) if each == "--quantization"]
+            )
+        assert told == [["int4"], ["fp8"], []]
+    # It reads no weights.
+    assert "--quantization" not in rendered.flags("router")
+
+
 def test_unset_values_leave_the_flags_to_pagemesh() -> None:
-    assert {"--max-num-seqs", "--kv-cache-memory", "--max-model-len"}.isdisjoint(
-        Rendered().flags("decode")
-    )
+    unset = {"--max-num-seqs", "--kv-cache-memory", "--max-model-len", "--quantization"}
+    assert unset.isdisjoint(Rendered().flags("decode"))
 
 
 def test_groups_of_pods_are_made_for_workers_that_span_nodes() -> None:

@@ -104,6 +104,15 @@ def test_notes_say_how_to_ask_and_what_to_know() -> None:
         ({"gateway": {"gracePeriod": 5}}, "gateway.gracePeriod is 5, less than"),
         ({"redis": {"type": "bundled"}}, "redis.type is bundled"),
         ({"networkPolicy": {"enabled": False}}, "networkPolicy.enabled is false"),
+        (
+            {
+                "models": [
+                    {"name": "m", "source": {"type": "hub", "repository": "org/m:Q4_K_M"}},
+                ]
+            },
+            "router.startupTimeout is 300, less than decode.startupTimeout, 1800, and routers fetch"
+            " the whole of org/m:Q4_K_M",
+        ),
         ({"decode": {"gpus": 2}}, "gpus is 2 for decode of model demo"),
         ({"decode": {"replicas": 0}}, "replicas is 0 for decode of model demo"),
         ({"decode": {"maxSurge": 0, "maxUnavailable": 1}}, "an update leaves requests without"),
@@ -114,3 +123,13 @@ def test_notes_say_how_to_ask_and_what_to_know() -> None:
 def test_notes_warn_of_what_is_rarely_meant(values: dict[str, Any], words: str) -> None:
     assert words in Rendered(values).notes
     assert words not in Rendered().notes
+
+
+@pytest.mark.parametrize(
+    ("repository", "router"), [("org/m:Q4_K_M", {"startupTimeout": 1800}), ("org/m", {})]
+)
+def test_notes_do_not_warn_of_routers_that_have_time_for_what_they_fetch(
+    repository: str, router: dict[str, Any]
+) -> None:
+    models = [{"name": "m", "source": {"type": "hub", "repository": repository}}]
+    assert "startupTimeout" not in Rendered({"models": models, "router": router}).notes

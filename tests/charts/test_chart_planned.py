@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pagemesh.cli.main import main
+from pagemesh.config.served import read_served_models
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.plan.deployment import Deployment, plan_deployment
@@ -119,6 +120,36 @@ def test_a_plan_for_gpus_becomes_pods_with_gpus(deployment: Deployment, subject:
     (claim,) = release.of_kind("PersistentVolumeClaim")
     # 16 GB in bfloat16, a quarter more, and one.
     assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+
+
+def test_a_model_is_quantised_as_planned_in_all_its_workers(
+    deployment: Deployment, subject: Subject
+) -> None:
+    text = as_values(deployment, CONFIG, subject, HUB)
+    values = yaml.safe_load(text)
+    assert values["models"][0]["quantization"] == "int4"
+    assert "extraArgs" not in values["prefill"] | values["decode"]
+    release = rendered(text)
+    for role in ("decode", "prefill"):
+        assert release.flags(role)["--quantization"] == ["int4"]
+    unsaid = as_values(deployment, CONFIG, subject, HUB._replace(quantization=None))
+    assert "--quantization" not in rendered(unsaid).flags("decode")
+
+
+def test_a_gguf_file_of_the_hub_is_planned_for_all_who_fetch_it(
+    deployment: Deployment, subject: Subject
+) -> None:
+    file = "bartowski/Qwen3-8B-GGUF:Q4_K_M"
+    served = HUB._replace(model=file, revision=None, quantization=None)
+    release = rendered(as_values(deployment, CONFIG, subject, served))
+    told = read_served_models(release.flags("router")["--model"], (), ())
+    assert [(model.name, model.source) for model in told.models] == [(file, file)]
+    for role in ("decode", "prefill"):
+        flags = release.flags(role)
+        assert flags["--model"] == flags["--served-model-name"] == [file]
+    # Routers have as long as workers for it.
+    started = [release.container(role)["startupProbe"] for role in ("router", "decode")]
+    assert started[0] == started[1]
 
 
 def test_an_update_needs_no_gpu_that_was_not_planned(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import helm_python as helm
 import pytest
 import yaml
 
+from pagemesh.config import KvCacheDtype, ModelConfig, RoutingPolicy, ServerConfig
+from pagemesh.config.engine import QUANTIZATIONS
+from pagemesh.config.environment import TracesProtocol
+from pagemesh.config.router import OutputPolicy
+from pagemesh.config.served import split_gguf
 from tests.charts.rendering import CHART, ROOT, SETUPS, chart, setup_name, values_of
 from tools import helm_values
 
@@ -89,6 +94,64 @@ def test_values_and_schema_have_the_same_keys() -> None:
     assert {
         key for key in known - documented if not any(part in key for part in kubernetes)
     } == set()
+
+
+def values_of_field(config: type[Any], field: str) -> tuple[str, ...]:
+    return get_args(get_type_hints(config)[field])
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "logLevel": values_of_field(ServerConfig, "log_level"),
+    "logFormat": values_of_field(ServerConfig, "log_format"),
+    "models[].dtype": values_of_field(ModelConfig, "dtype"),
+    # Nothing is what --quantization says when it is not given.
+    "models[].quantization": ("", *QUANTIZATIONS),
+    "models[].kvCacheDtype": get_args(KvCacheDtype),
+    "router.policy": get_args(RoutingPolicy),
+    "router.maxOutputTokensPolicy": get_args(OutputPolicy),
+    "tracing.protocol": get_args(TracesProtocol),
+}
+"""What the processes take for values that become their flags, or variables, as they are."""
+
+
+@pytest.mark.parametrize("path", CHOICES)
+def test_the_schema_has_the_choices_that_the_processes_have(path: str) -> None:
+    node = schema()
+    for key in path.split("."):
+        node = resolved(node["properties"][key.removesuffix("[]")])
+        node = resolved(node["items"]) if key.endswith("[]") else node
+    assert node["enum"] == list(CHOICES[path])
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "org/m:Q4_K_M",
+        "org/m:m-Q4_K_M.gguf",
+        "org/m:a/b/m.gguf",
+        "org/m/m.gguf",
+        "org/m/a/m-00001-of-00002.gguf",
+        "org/m:",
+        "org/m:/m.gguf",
+        "org/m:../m.gguf",
+        "org/m/../m.gguf",
+        "org/m:a:b",
+        "org/m:a b",
+        "org/m/a",
+        "m:Q4_K_M",
+        "org/m/m.gguf/",
+    ],
+)
+def test_the_schema_takes_the_gguf_files_of_the_hub_that_the_processes_take(
+    repository: str,
+) -> None:
+    source = {"type": "hub", "repository": repository}
+    takes = True
+    try:
+        chart().validate_schema({"models": [{"name": "m", "source": source}]})
+    except helm.HelmValuesError:
+        takes = False
+    assert takes is (split_gguf(repository) is not None)
 
 
 def test_every_key_has_a_comment() -> None:

@@ -33,9 +33,9 @@ PARTS = (
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
-def services(path: Path) -> dict[str, Any]:
-    """Of one file, with the variables' defaults in place."""
-    text = VARIABLE.sub(lambda match: match[2] or "", path.read_text())
+def services(path: Path, **given: str) -> dict[str, Any]:
+    """Of one file, with these variables in place, and the defaults of the others."""
+    text = VARIABLE.sub(lambda match: given.get(match[1]) or match[2] or "", path.read_text())
     loaded: dict[str, Any] = yaml.safe_load(text)["services"]
     return loaded
 
@@ -74,6 +74,15 @@ def test_a_part_takes_the_flags_that_it_is_given(path: Path, part: str) -> None:
     assert (program, command) == ("pagemesh", role)
     flags += above.get("command", services(BASE)[part]["command"])
     parse(COMMANDS[role].settings, "test", "", flags)
+
+
+@pytest.mark.parametrize(("given", "told"), [("", None), ("int4", "int4")])
+def test_all_workers_quantise_alike(given: str, told: str | None) -> None:
+    found = services(BASE, PAGEMESH_QUANTIZATION=given)
+    for part in ("prefill-0", "prefill-1", "decode-0", "decode-1"):
+        command = found[part]["command"]
+        settings = parse(COMMANDS[role_of(part)].settings, "test", "", command)
+        assert settings.model.quantization == told, part
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -75,6 +75,7 @@
 {{- include "pagemesh.flag" (list "--revision" .model.source.revision) }}
 {{- end }}
 {{- include "pagemesh.flag" (list "--dtype" .model.dtype) }}
+{{- include "pagemesh.flag" (list "--quantization" .model.quantization) }}
 {{- include "pagemesh.flag" (list "--max-model-len" .model.maxModelLen) }}
 {{- include "pagemesh.flag" (list "--block-size" .model.blockSize) }}
 {{- include "pagemesh.flag" (list "--kv-cache-dtype" .model.kvCacheDtype) }}

@@ -57,7 +57,7 @@
 {{- if not (get $.source .) }}{{ fail (printf "%s.%s is empty, but %s.type is %s, which needs it" $key . $key $.source.type) }}{{ end -}}
 {{- end -}}
 {{- if and (eq .type "bundled") (not (hasPrefix "/" (default "" .path))) -}}
-{{- fail (printf "%s.path is %q, but must be a folder of the image, from / on" $key .path) -}}
+{{- fail (printf "%s.path is %q, but must be a path in the image, from / on" $key .path) -}}
 {{- end -}}
 {{- if and (eq .type "init") (not .command) (not .path) -}}
 {{- fail (printf "%s.path is empty, but without a command it says what is copied out of the image" $key) -}}
@@ -78,7 +78,7 @@
 {{- $settings := .settings -}}
 {{- $where := .role -}}
 {{- if get .model .role }}{{ $where = printf "%s.%s" .key .role }}{{ end -}}
-{{- include "pagemesh.checkPods" (dict "root" .root "where" $where "settings" $settings "owned" (list "--kvstore" "--worker-id" "--advertise" "--model" "--served-model-name")) -}}
+{{- include "pagemesh.checkPods" (dict "root" .root "where" $where "settings" $settings "owned" (list "--kvstore" "--worker-id" "--advertise" "--model" "--served-model-name" "--quantization")) -}}
 {{- $seqs := default 64 $settings.maxNumSeqs | int -}}
 {{- $tokens := default 512 $settings.maxNumBatchedTokens | int -}}
 {{- if lt $tokens $seqs -}}

@@ -9,16 +9,41 @@ entry of `models`. */}}
 
 {{- define "pagemesh.modelSource" -}}
 {{- with .source -}}
+{{- $path := default "" .path -}}
+{{- if and (eq .type "init") (not .command) -}}
+{{- /* The copy of a folder is the volume itself. */ -}}
+{{- $path = hasSuffix ".gguf" $path | ternary (base $path) "" -}}
+{{- end -}}
 {{- if eq .type "hub" -}}
 {{- .repository -}}
 {{- else if eq .type "bundled" -}}
-{{- .path -}}
-{{- else if eq .type "init" -}}
-{{- printf "/model/%s" $.name -}}
+{{- $path -}}
 {{- else -}}
-{{- printf "/model/%s/%s" $.name (trimAll "/" (default "" .path)) | trimSuffix "/" -}}
+{{- printf "/model/%s/%s" $.name (trimAll "/" $path) | trimSuffix "/" -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What an init container without a command copies, as a list in JSON: what is in the folder `path`, or of a GGUF
+file all parts. */}}
+{{- define "pagemesh.modelCopied" -}}
+{{- $path := trimSuffix "/" (default "" .source.path) -}}
+{{- $ending := regexFind "-[0-9]{5}-of-[0-9]{5}[.]gguf$" $path -}}
+{{- $copied := list -}}
+{{- if $ending -}}
+{{- $count := regexFind "[0-9]{5}[.]gguf$" $ending | trimSuffix ".gguf" -}}
+{{- range $part := until (atoi $count) -}}
+{{- $copied = append $copied (printf "%s-%05d-of-%s.gguf" (trimSuffix $ending $path) (add1 $part) $count) -}}
+{{- end -}}
+{{- else -}}
+{{- $copied = hasSuffix ".gguf" $path | ternary $path (printf "%s/." $path) | list -}}
+{{- end -}}
+{{- toJson $copied -}}
+{{- end -}}
+
+{{/* Whether it is a GGUF file of the hub, which routers, too, fetch as a whole. */}}
+{{- define "pagemesh.isGgufOfHub" -}}
+{{- if and (eq .source.type "hub") (regexMatch ":|/.*/" (default "" .source.repository)) -}}yes{{- end -}}
 {{- end -}}
 
 {{- define "pagemesh.modelVolume" -}}
@@ -58,7 +83,8 @@ entry of `models`. */}}
   command:
     {{- toYaml . | nindent 4 }}
   {{- else }}
-  command: [cp, -RL, {{ printf "%s/." (trimSuffix "/" (default "" .source.path)) | quote }}, /model/]
+  command:
+    {{- concat (list "cp" "-RL") (include "pagemesh.modelCopied" . | fromJsonArray) (list "/model/") | toYaml | nindent 4 }}
   {{- end }}
   {{- with .source.envFromSecret }}
   envFrom:

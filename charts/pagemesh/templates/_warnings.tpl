@@ -24,6 +24,7 @@
 {{- if gt (int $settings.gpus) 1 }}{{ $found = append $found (printf "gpus is %d for %s: a worker uses one GPU." (int $settings.gpus) $where) }}{{ end -}}
 {{- if $settings.multiNode.enabled }}{{ $found = append $found (printf "multiNode is on for %s: every pod of a group is a worker with a whole copy of the model." $where) }}{{ end -}}
 {{- if and $settings.autoscaling.enabled (eq $.Values.monitoring.type "none") }}{{ $found = append $found (printf "autoscaling is on for %s, but monitoring.type is none: see that Prometheus finds the metrics." $where) }}{{ end -}}
+{{- if and (eq $role "decode") (include "pagemesh.isGgufOfHub" $model) (lt (int $.Values.router.startupTimeout) (int $settings.startupTimeout)) }}{{ $found = append $found (printf "router.startupTimeout is %d, less than decode.startupTimeout, %d, and routers fetch the whole of %s." (int $.Values.router.startupTimeout) (int $settings.startupTimeout) $model.source.repository) }}{{ end -}}
 {{- if and (eq $role "decode") (not $settings.autoscaling.enabled) (eq (int $settings.replicas) 0) }}{{ $found = append $found (printf "replicas is 0 for %s: nobody answers for it." $where) }}{{ end -}}
 {{- if and (eq $role "decode") (not $settings.autoscaling.enabled) (eq (int $settings.replicas) 1) (not $settings.maxSurge) }}{{ $found = append $found (printf "replicas is 1 and maxSurge 0 for %s: an update leaves requests without a worker." $where) }}{{ end -}}
 {{- end -}}

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from pagemesh.config.served import SHORT_NAMES, ShippedModel
+from pagemesh.config.served import SHORT_NAMES, ShippedModel, split_gguf
 from pagemesh.plan.commented_yaml import Noted, Tree, as_yaml
 from pagemesh.plan.deployment import Deployment
 from pagemesh.plan.report import sentence_of_limit
@@ -20,6 +20,9 @@ _IMAGE_FOLDER: Final = "/opt/pagemesh"
 
 _CPU_BESIDE_A_GPU: Final = "4"
 """As in deploy/compose/gpu.yml: the engine prepares steps, and the worker sends and takes KV beside it."""
+
+_DOWNLOAD_SECONDS: Final = 1800
+"""What the chart gives workers for a download."""
 
 _VOLUME_SPARE: Final = 1.25
 """Times the size of a model's files."""
@@ -72,6 +75,7 @@ def _tree(
             around.routers, "For routers, " + busy.format(around.router_cores, config.spare)
         ),
         "policy": Noted(config.policy, "As simulated."),
+        **_router_download(served),
     }
     size, spare = deployment.size, deployment.spare
     why_prefill = (
@@ -121,6 +125,7 @@ def _model(served: Served) -> Tree:
         ),
         "source": _source(served),
         "dtype": Noted(served.dtype, ""),
+        **_quantization(served),
         "maxModelLen": Noted(
             served.max_model_len or 0, "0 is the model's own. Longer ones need more KV."
         ),
@@ -154,7 +159,7 @@ def _source(served: Served) -> Tree:
             }
         case "claim":
             return {
-                "type": Noted("claim", "A volume that has the folder; put its claim's name here."),
+                "type": Noted("claim", "A volume that has it; put its claim's name here."),
                 "claimName": Noted("models", ""),
                 "path": Noted(_last_part(_path(served)), ""),
             }
@@ -168,6 +173,19 @@ def _source(served: Served) -> Tree:
             return source
 
 
+def _quantization(served: Served) -> dict[str, Noted]:
+    if served.quantization is None:
+        return {}
+    return {"quantization": Noted(served.quantization, "As planned.")}
+
+
+def _router_download(served: Served) -> dict[str, Noted]:
+    if _source_type(served) != "hub" or split_gguf(served.model) is None:
+        return {}
+    why = "Like workers, routers fetch the whole of a GGUF file."
+    return {"startupTimeout": Noted(_DOWNLOAD_SECONDS, why)}
+
+
 def _worker(deployment: Deployment, subject: Subject, served: Served) -> dict[str, Noted | Tree]:
     """What both kinds are told."""
     limits, memory = subject.limits, subject.memory
@@ -176,9 +194,6 @@ def _worker(deployment: Deployment, subject: Subject, served: Served) -> dict[st
         "maxNumSeqs": Noted(limits.num_seqs, "As simulated, like the next."),
         "maxNumBatchedTokens": Noted(limits.num_tokens, ""),
     }
-    if served.quantization is not None:
-        flags = ["--quantization", served.quantization]
-        tree["extraArgs"] = Noted(flags, "As planned.")
     if deployment.worker.kv_cache_gib is None:
         why = f"{size_text(memory.usable_bytes)}, of which {tokens} tokens of KV get the rest."
         return {
