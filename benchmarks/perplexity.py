@@ -67,8 +67,8 @@ WAYS: Final = (
     Way("--quantization fp8", {"quantization": "fp8"}, most=1.01),
     Way("--quantization int8", {"quantization": "int8"}, most=1.01),
     Way("--quantization int4", {"quantization": "int4"}, most=1.03),
-    Way("--kv-cache-dtype fp8", {"kv_cache_dtype": "fp8"}),
-    Way("--kv-cache-dtype int8", {"kv_cache_dtype": "int8"}),
+    Way("--kv-cache-dtype fp8", {"kv_cache_dtype": "fp8"}, most=1.02),
+    Way("--kv-cache-dtype int8", {"kv_cache_dtype": "int8"}, most=1.01),
 )
 
 
