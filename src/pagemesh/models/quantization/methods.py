@@ -13,8 +13,8 @@ from pagemesh.models.quantization.ways import WAY_NAMES, QuantizationWay
 _KERNELS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 """Formats by their names with the kernels of another server."""
 
-_MEANT: Final = {**_KERNELS, "fbgemm_fp8": "fp8"}
-"""Other names of a format: those, and its writer's own."""
+_KINDS: Final = {"fbgemm_fp8": "fp8"}
+"""Formats that may be called by the name of a more general one, which may not be called by theirs."""
 
 _METHODS: Final = sorted(set(CHECKPOINT_FORMATS) - _KERNELS.keys())
 """Values of `quant_method` that can be read."""
@@ -68,7 +68,7 @@ def choose_quantization(config: ConfigJson, asked: str | None) -> Chosen | None:
         return found
     if found is None:
         return _way(asked, config)
-    if _MEANT.get(asked, asked) != _MEANT.get(found.method, found.method):
+    if _KERNELS.get(asked, asked) not in (found.method, _KINDS.get(found.method)):
         raise ConfigError(
             f"--quantization is {asked}, but {config.where} names a checkpoint quantised by {found.method}:"
             " leave it out, or take another checkpoint"
@@ -80,7 +80,7 @@ def _way(asked: str, config: ConfigJson) -> QuantizationWay:
     for name in WAY_NAMES:
         if name == asked:
             return QuantizationWay(name)
-    wanted = _MEANT.get(asked, asked)
+    wanted = _KERNELS.get(asked, asked)
     raise ConfigError(
         f"--quantization is {asked}, but {config.where} names a checkpoint that is not quantised:"
         f" --quantization {_LIKE.get(asked, 'int4')} quantises it while it is loaded, or take one that is quantised by"

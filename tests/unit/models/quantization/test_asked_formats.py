@@ -27,6 +27,11 @@ from tests.unit.models.quantization.test_quantised_refusals import make, refusal
         ("int4", "AWQ", "--quantization is int4, but {where} names a checkpoint quantised by awq"),
         ("int8", "FP8", "--quantization is int8, but {where} names a checkpoint quantised by fp8"),
         (
+            "fbgemm_fp8",
+            "FP8 in blocks",
+            "--quantization is fbgemm_fp8, but {where} names a checkpoint quantised by fp8",
+        ),
+        (
             "fp8",
             "compressed FP8",
             "--quantization is fp8, but {where} names a checkpoint quantised by compressed-tensors",
@@ -54,6 +59,7 @@ def test_another_format_than_was_asked_for_is_refused_with_both_names(
         ("gptq_marlin", "GPTQ"),
         ("fp8", "FP8 in blocks"),
         ("fp8", "FBGEMM FP8"),
+        ("fbgemm_fp8", "FBGEMM FP8"),
         ("compressed-tensors", "W4A16"),
         ("bitsandbytes", "NF4"),
     ],
@@ -75,7 +81,7 @@ def test_the_checkpoints_own_format_may_be_named(tmp_path: Path, asked: str, nam
         ("gguf", "int4", "gguf"),
         ("bitsandbytes", "int4", "bitsandbytes"),
         ("mxfp4", "int4", "mxfp4"),
-        ("fbgemm_fp8", "fp8", "fp8"),
+        ("fbgemm_fp8", "fp8", "fbgemm_fp8"),
         ("compressed-tensors", "int8", "compressed-tensors"),
         ("torchao", "int8", "torchao"),
     ],
