@@ -41,6 +41,9 @@ CHECKPOINT_FORMATS: Final = (
 QUANTIZATIONS: Final = (*CHECKPOINT_FORMATS, "int8", "int4")
 """Those, and ways of quantising a dense checkpoint while it is loaded, of which fp8 is another."""
 
+LOAD_FORMATS: Final = ("auto", "safetensors", "bitsandbytes", "gguf")
+"""What vLLM's `load_format` may call the files of a model; auto calls them nothing."""
+
 
 def require_quantization(name: str | None) -> None:
     """Raise ConfigError for a name that --quantization does not know."""

@@ -78,7 +78,7 @@ def test_the_checkpoints_own_format_may_be_named(tmp_path: Path, asked: str, nam
         ("awq_marlin", "int4", "awq"),
         ("gptq", "int4", "gptq"),
         ("gptq_marlin", "int4", "gptq"),
-        ("gguf", "int4", "gguf"),
+        ("gguf", "int4", "gguf, as FOLDER/FILE.gguf or owner/name:FILE.gguf"),
         ("bitsandbytes", "int4", "bitsandbytes"),
         ("mxfp4", "int4", "mxfp4"),
         ("fbgemm_fp8", "fp8", "fbgemm_fp8"),
