@@ -17,6 +17,9 @@ from pagemesh.cli.vllm.adapt import Adapted, adapt
 from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.variants import make_variant
 from pagemesh.config.environment import HOST_VARIABLE
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.methods import check_load_format
+from pagemesh.models.resolve import resolve_model_path
 
 PROG: Final = "pagemesh serve"
 
@@ -39,11 +42,15 @@ def own_arguments(given: Sequence[str]) -> list[str]:
         adapted.arguments += ["--host", host]
     if adapted.changes:
         _change_model(adapted)
+    if adapted.load_format != "auto":
+        _check_load_format(adapted)
     gpus = _gpus(adapted.arguments)
     if "--prefill" not in adapted.flags:
         devices = len(gpus) or num_sockets()
+        # What is wrong with --model is found later.
+        num_models = len(adapted.models) or 1
         arguments, note = roles(
-            devices, _num_models(adapted), fixed="--decode" in adapted.flags, on_gpus=bool(gpus)
+            devices, num_models, fixed="--decode" in adapted.flags, on_gpus=bool(gpus)
         )
         adapted.arguments += arguments
         adapted.notes.append(note)
@@ -64,21 +71,17 @@ def _change_model(adapted: Adapted) -> None:
     model = models[0]
     folder = make_variant(model.source, adapted.changes, config.hub)
     # The name stays; the revision is that of what was downloaded.
-    others = _without(_without(adapted.arguments, "--model"), "--revision")
-    adapted.arguments = ["--model", f"{model.name}={folder}", *others]
+    adapted.take_out("--revision")
+    adapted.serve_instead(f"{model.name}={folder}")
     adapted.notes.append(f"{model.source} is served with these changes from {folder}")
 
 
-def _without(arguments: Sequence[str], flag: str) -> list[str]:
-    """All but a flag and its values."""
-    left: list[str] = []
-    is_dropped = False
-    for each in arguments:
-        if each.startswith("--"):
-            is_dropped = each == flag
-        if not is_dropped:
-            left.append(each)
-    return left
+def _check_load_format(adapted: Adapted) -> None:
+    """ConfigError where a model is not in the format that --load-format names."""
+    config = parse(UpConfig, PROG, "", adapted.arguments)
+    for model in config.served.models:
+        folder = resolve_model_path(model.source, config.hub, need="config")
+        check_load_format(ConfigJson.read(folder / "config.json"), adapted.load_format)
 
 
 def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:
@@ -143,12 +146,3 @@ def num_sockets(cpus: Path = _CPUS) -> int:
         except OSError:
             return 1
     return max(1, len(found))
-
-
-def _num_models(adapted: Adapted) -> int:
-    """Values of --model; what is wrong with them is found later."""
-    if "--model" not in adapted.flags:
-        return 1
-    behind = adapted.arguments[adapted.arguments.index("--model") + 1 :]
-    count = next((n for n, each in enumerate(behind) if each.startswith("-")), len(behind))
-    return max(1, count)

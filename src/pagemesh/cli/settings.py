@@ -63,9 +63,9 @@ class UpConfig:
 
     quantization: str | None = None
     """fp8, int8 or int4 quantises the weights of dense checkpoints while they are loaded; tables without a tied head,
-    routers, and the experts of models that transformers runs stay as they are. Or the format that the checkpoints are
-    quantised in, which config.json says as well, so that another one is refused: awq, awq_marlin, gptq, gptq_marlin,
-    fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
+    routers, and what a model that transformers runs keeps torch's matmuls for stay as they are. Or the format that
+    the checkpoints are quantised in, which config.json says as well, so that another one is refused: awq,
+    awq_marlin, gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
 
     prefill: int = 1
     """Prefill workers of each model."""

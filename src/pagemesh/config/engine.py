@@ -41,6 +41,9 @@ CHECKPOINT_FORMATS: Final = (
 QUANTIZATIONS: Final = (*CHECKPOINT_FORMATS, "int8", "int4")
 """Those, and ways of quantising a dense checkpoint while it is loaded, of which fp8 is another."""
 
+LOAD_FORMATS: Final = ("auto", "safetensors", "bitsandbytes", "gguf")
+"""What vLLM's `load_format` may call the files of a model; auto calls them nothing."""
+
 
 def require_quantization(name: str | None) -> None:
     """Raise ConfigError for a name that --quantization does not know."""
@@ -89,9 +92,9 @@ class ModelConfig:
 
     quantization: str | None = None
     """fp8, int8 or int4 quantises the weights of a dense checkpoint while they are loaded; tables without a tied head,
-    routers, and the experts of models that transformers runs stay as they are. Or the format that a checkpoint is
-    quantised in, which config.json says as well, so that another one is refused: awq, awq_marlin, gptq, gptq_marlin,
-    fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
+    routers, and what a model that transformers runs keeps torch's matmuls for stay as they are. Or the format that
+    a checkpoint is quantised in, which config.json says as well, so that another one is refused: awq, awq_marlin,
+    gptq, gptq_marlin, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, gguf, mxfp4 or torchao."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from pagemesh.config.environment import require
+from pagemesh.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +100,20 @@ def read_served_models(
 
 def _read_model(text: str) -> NamedModel:
     """From "name=source" or a source alone, which says the name then."""
+    name, source = split_name(text)
+    if name is None:
+        first, other = names_of(source)
+        return NamedModel(first, source, other)
+    require(bool(name and source), "--model", text, "name=folder, or a folder or a hub id")
+    return NamedModel(name, source)
+
+
+def split_name(text: str) -> tuple[str | None, str]:
+    """The name, None where there is none, and the source that one value of `--model` has."""
     name, equals, source = text.partition("=")
     # No name begins like a path; a path may have an equals sign in it.
-    if equals and not text.startswith(("/", ".", "~")):
-        require(bool(name and source), "--model", text, "name=folder, or a folder or a hub id")
-        return NamedModel(name, source)
-    name, other = names_of(text)
-    return NamedModel(name, text, other)
+    is_named = equals and not text.startswith(("/", ".", "~"))
+    return (name, source) if is_named else (None, text)
 
 
 def _read_targets(setting: str, targets: str, served: ServedModels) -> dict[str, float]:
@@ -266,18 +274,57 @@ def is_hub_id(source: str) -> bool:
     return not is_path(source) and find_local(source) is None
 
 
-def names_gguf(source: str) -> bool:
-    """Whether a model's source, with or without a name in front, is that of a GGUF file."""
-    source = source.rpartition("=")[2]
+def with_gguf_file(source: str, file: str) -> str:
+    """The source of the model whose file `--gguf-file` names, in a folder or in a repository of the hub.
+
+    In a folder a path that leads to the file does as well. ConfigError where the source is another, or the folder has
+    no such file.
+    """
+    folder = find_local(source)
+    given = f"--gguf-file is {file!r}, but"
+    if folder is not None and folder.is_dir():
+        path = f"{source.rstrip('/')}/{file}"
+        if _is_gguf(find_local(path)):
+            return path
+        if _is_gguf_in(folder, file):
+            return file
+        raise ConfigError(
+            f"{given} the folder {source} has no such GGUF file: {_instead(folder, file)}"
+        )
+    if _names_gguf(source):
+        raise ConfigError(f"{given} --model names a file as well: {source}")
+    if folder is not None or split_gguf(f"{source}:{_GGUF_SUFFIX}") is None:
+        raise ConfigError(
+            f"{given} --model is {source!r}, which is neither a folder nor an owner/name of the hub"
+        )
+    of_hub = f"{source}:{file}"
+    what = f"the name of a file in the repository {source}"
+    require(split_gguf(of_hub) is not None, "--gguf-file", file, what)
+    return of_hub
+
+
+def _names_gguf(source: str) -> bool:
     short = SHORT_NAMES.get(source)
     path = source if short is None else short.path
     return path.endswith(_GGUF_SUFFIX) or split_gguf(source) is not None
 
 
-def with_gguf_file(source: str, file: str) -> str:
-    """The source of a file in a folder, or in a repository of the hub."""
-    sign = ":" if is_hub_id(source.rpartition("=")[2]) else "/"
-    return f"{source.rstrip('/')}{sign}{file}"
+def _is_gguf(path: Path | None) -> TypeGuard[Path]:
+    return path is not None and path.suffix == _GGUF_SUFFIX and path.is_file()
+
+
+def _is_gguf_in(folder: Path, file: str) -> bool:
+    path = find_local(file)
+    # What the hub's cache has in its folders are links.
+    return _is_gguf(path) and path.parent.resolve().is_relative_to(folder.resolve())
+
+
+def _instead(folder: Path, file: str) -> str:
+    """What to write for a file that a folder has not, or what it has."""
+    if _is_gguf(find_local(file)):
+        return f"write --model {file} for the one that is there"
+    names = sorted(path.name for path in folder.glob(f"*{_GGUF_SUFFIX}"))
+    return f"it has {', '.join(names) or 'none'}"
 
 
 def find_local(source: str) -> Path | None:

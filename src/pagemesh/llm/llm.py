@@ -27,9 +27,8 @@ from pagemesh.llm.prompts import (
     read_conversations,
     read_prompts,
 )
-from pagemesh.llm.settings import read_settings
+from pagemesh.llm.settings import find_model, read_settings
 from pagemesh.loading.engine import load_engine
-from pagemesh.models.resolve import resolve_model_path
 from pagemesh.telemetry.logs import configure_library_logging
 from pagemesh.tokenizer.model_defaults import load_generation_defaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -51,17 +50,25 @@ class LLM:
     """
 
     def __init__(
-        self, model: str | os.PathLike[str], *, seed: int | None = None, **settings: Any
+        self,
+        model: str | os.PathLike[str],
+        *,
+        seed: int | None = None,
+        load_format: str = "auto",
+        gguf_file: str | None = None,
+        **settings: Any,
     ) -> None:
-        """Load `model`, a folder, a GGUF file, a hub id or a short name.
+        """Load `model`, a folder, a GGUF file, a hub id or a short name; of a folder or a hub id its `gguf_file`.
 
-        Prompts without a seed draw theirs from `seed`, one after the other, or by chance. Settings are those of `pagemesh decode`, as keywords: `dtype`, `max_model_len`, `threads`,
+        Prompts without a seed draw theirs from `seed`, one after the other, or by chance. `load_format` may say what
+        the model's files are: safetensors, bitsandbytes or gguf; it changes nothing, and another format than theirs is
+        refused. Settings are those of `pagemesh decode`, as keywords: `dtype`, `max_model_len`, `threads`,
         `kv_cache_memory`, `block_size`, `max_num_seqs` … ConfigError naming one that is unknown or
         cannot be, or what is wrong with the model.
         """
         configure_library_logging()
-        config = read_settings(model, settings)
-        folder = resolve_model_path(config.model.model, config.model.hub)
+        config = read_settings(model, settings, gguf_file)
+        folder = find_model(config.model, load_format)
         self._tokenizer = Tokenizer(folder)
         self._defaults = load_generation_defaults(folder)
         self._engine = load_engine(

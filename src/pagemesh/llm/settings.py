@@ -1,16 +1,21 @@
-"""Keyword arguments of `LLM` to settings."""
+"""Keyword arguments of `LLM` to settings, and to the model that they name."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import pydantic
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
+from pagemesh.config.served import with_gguf_file
 from pagemesh.errors import ConfigError
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization.methods import check_load_format
+from pagemesh.models.resolve import resolve_model_path
 
 Area = TypeVar("Area")
 
@@ -29,19 +34,32 @@ class OfflineSettings(NamedTuple):
 _AREAS = (ModelConfig, CacheConfig, SchedulerConfig, HardwareConfig)
 
 
-def read_settings(model: str | os.PathLike[str], settings: Mapping[str, Any]) -> OfflineSettings:
-    """Sort settings into their areas; ConfigError naming the first that is unknown or cannot be."""
+def read_settings(
+    model: str | os.PathLike[str], settings: Mapping[str, Any], gguf_file: str | None = None
+) -> OfflineSettings:
+    """Sort settings into their areas, the model's GGUF file behind its folder or hub id; ConfigError naming the first
+    that is unknown or cannot be."""
     known = {name for area in _AREAS for name in _names(area)}
     for name in settings:
         if name not in known:
             raise ConfigError(f"LLM has no setting {name!r}; there are {', '.join(sorted(known))}")
-    given = {"model": os.fspath(model), **settings}
+    source = os.fspath(model)
+    if gguf_file is not None:
+        source = with_gguf_file(source, gguf_file)
+    given = {"model": source, **settings}
     return OfflineSettings(
         _read(ModelConfig, given),
         _read(CacheConfig, given),
         _read(SchedulerConfig, given),
         _read(HardwareConfig, given),
     )
+
+
+def find_model(config: ModelConfig, load_format: str) -> Path:
+    """Its folder or GGUF file; ConfigError where there is none, or one that `load_format` is not the name of."""
+    folder = resolve_model_path(config.model, config.hub)
+    check_load_format(ConfigJson.read(folder / "config.json"), load_format)
+    return folder
 
 
 def _names(area: type[Any]) -> list[str]:

@@ -63,6 +63,7 @@ _PARTS: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _NO_MODEL: Final = "mmproj"
 """How the names of encoders of images begin, which lie beside models in the same types."""
 
+_WEIGHTS: Final = "model.safetensors and no shards of it"
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TIMEOUT_S: Final = 10.0
 
@@ -76,7 +77,9 @@ def download(model: str, hub: HubConfig, need: Need) -> Path:
     """
     path = _fetch(model, hub, _FILES[need])
     if need == "model" and not any(path.glob("*.safetensors")):
-        raise _no_safetensors(model, hub, path)
+        raise _lacking(_WEIGHTS, model, hub, path)
+    if need == "config" and not (path / "config.json").is_file():
+        raise _lacking("config.json", model, hub, path)
     return path
 
 
@@ -155,8 +158,8 @@ def _reason(error: Exception) -> str:
             return f"the Hugging Face hub failed with {type(error).__name__}: {first_line}"
 
 
-def _no_safetensors(model: str, hub: HubConfig, folder: Path) -> ConfigError:
-    """Says what there is instead, as far as the hub tells."""
+def _lacking(what: str, model: str, hub: HubConfig, folder: Path) -> ConfigError:
+    """Says what there is instead of a file, as far as the hub tells."""
     try:
         # The folder is named after the commit.
         names = huggingface_hub.HfApi().list_repo_files(model, revision=folder.name)
@@ -165,10 +168,10 @@ def _no_safetensors(model: str, hub: HubConfig, folder: Path) -> ConfigError:
         names = []
     pickles = sorted(name for name in names if name.endswith(_PICKLES))
     files = sorted(name for name in names if name.endswith(".gguf"))
-    why = "it has no model.safetensors and no shards of it"
+    why = f"it has no {what}"
     if files:
         why += f": write {model}:{files[0]} for a GGUF file of it"
-    elif pickles:
+    elif pickles and what == _WEIGHTS:
         why = f"its weights are there only as {pickles[0]}, a pickle, which is never loaded"
     revision = "" if hub.revision is None else f" with --revision {hub.revision!r}"
     return ConfigError(f"--model is {model!r}{revision}, but {why}")

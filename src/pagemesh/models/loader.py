@@ -12,7 +12,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.core.engine import Pooling
 from pagemesh.core.kv import KvLayout
 from pagemesh.kernels.paged_attention import LayerAttention
-from pagemesh.models import choices, registry
+from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble, make_layer_attention
 from pagemesh.models.checkpoint import Checkpoint, find_sources, fingerprint
@@ -22,6 +22,7 @@ from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.parameters import ON_HOST, CheckpointParameters, ModelTarget
 from pagemesh.models.quantization.methods import Chosen, choose_quantization
 from pagemesh.models.quantization.parts import make_packings
+from pagemesh.models.registry import choose_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope import fix_ropes
 
@@ -97,14 +98,10 @@ def load_model(config: ModelConfig, target: ModelTarget = ON_HOST) -> LoadedMode
         torch.set_num_threads(config.threads)
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
-    architecture = registry.find_architecture(settings)
+    architecture = choose_architecture(folder, settings, config.model_impl)
     quantization = choose_quantization(settings, config.quantization)
-    if config.model_impl == "transformers" or (
-        config.model_impl == "auto" and architecture is None
-    ):
-        return _load_with_transformers(config, folder, settings, quantization, target)
     if architecture is None:
-        raise registry.unknown_architecture(settings)
+        return _load_with_transformers(config, folder, settings, quantization, target)
     return _load_decoder(config, folder, settings, architecture, quantization, target)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.model import is_gguf
 from pagemesh.models.architectures.architecture import Architecture, without_head
 from pagemesh.models.architectures.bert import BERTS, DISTILBERTS
 from pagemesh.models.architectures.falcon import FALCON
@@ -54,6 +56,24 @@ def find_architecture(config: ConfigJson) -> Architecture | None:
     # Of models that were made from decoders, some look at the tokens behind as well.
     config.require("is_causal", (True,))
     return _ARCHITECTURES.get(_name(config))
+
+
+def choose_architecture(folder: Path, config: ConfigJson, model_impl: str) -> Architecture | None:
+    """The architecture that pagemesh runs a folder's model by, whose config.json is given, as --model-impl says; None
+    when transformers is to run it.
+
+    ConfigError where the one that --model-impl names cannot, and for what `find_architecture` raises it for.
+    """
+    architecture = find_architecture(config)
+    if model_impl == "transformers":
+        if is_gguf(folder):
+            raise ConfigError(
+                f"{folder} is a GGUF file, which pagemesh runs itself: leave out --model-impl transformers"
+            )
+        return None
+    if architecture is None and model_impl == "pagemesh":
+        raise unknown_architecture(config)
+    return architecture
 
 
 def unknown_architecture(config: ConfigJson) -> ConfigError:

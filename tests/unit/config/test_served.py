@@ -16,6 +16,7 @@ from pagemesh.config.served import (
     names_of,
     read_served_models,
     split_gguf,
+    with_gguf_file,
 )
 from pagemesh.errors import ConfigError
 
@@ -227,3 +228,50 @@ def test_gguf_files_of_the_hub_are_written_as_for_vllm(
 def test_a_gguf_file_is_called_what_its_file_is_called() -> None:
     assert names_of("/models/a.Q4_1.gguf") == ("a.Q4_1.gguf", "/models/a.Q4_1.gguf")
     assert names_of("owner/name:Q4_K_M") == ("owner/name:Q4_K_M", "name:Q4_K_M")
+
+
+def test_a_gguf_file_is_put_behind_its_folder_or_its_repository(folders: Path) -> None:
+    folder = folders / "gg"
+    folder.mkdir()
+    # The hub's cache has links.
+    (folders / "blob").touch()
+    (folder / "a.Q8_0.gguf").symlink_to(folders / "blob")
+    assert with_gguf_file("gg", "a.Q8_0.gguf") == "gg/a.Q8_0.gguf"
+    assert with_gguf_file("./gg/", "gg/a.Q8_0.gguf") == "gg/a.Q8_0.gguf"
+    assert with_gguf_file("gg", f"{folder}/a.Q8_0.gguf") == f"{folder}/a.Q8_0.gguf"
+    assert with_gguf_file("owner/name", "a.Q8_0.gguf") == "owner/name:a.Q8_0.gguf"
+    assert with_gguf_file("owner/name", "Q8_0") == "owner/name:Q8_0"
+
+
+@pytest.mark.parametrize(
+    ("source", "file", "told"),
+    [
+        ("gg", "b.gguf", "but the folder gg has no such GGUF file: it has a.Q8_0.gguf"),
+        ("gg", "a.Q8_0", "but the folder gg has no such GGUF file: it has a.Q8_0.gguf"),
+        ("gg", "config.json", "but the folder gg has no such GGUF file: it has a.Q8_0.gguf"),
+        (
+            "gg",
+            "other/c.gguf",
+            "but the folder gg has no such GGUF file: write --model other/c.gguf for the one that is there",
+        ),
+        ("other/", "a.gguf", "but the folder other/ has no such GGUF file: it has c.gguf, d.gguf"),
+        ("empty", "a.gguf", "but the folder empty has no such GGUF file: it has none"),
+        ("gg/a.Q8_0.gguf", "b.gguf", "but --model names a file as well: gg/a.Q8_0.gguf"),
+        ("owner/name:Q8_0", "b.gguf", "but --model names a file as well: owner/name:Q8_0"),
+        ("smollm2", "b.gguf", "but --model names a file as well: smollm2"),
+        ("./none", "b.gguf", "but --model is './none', which is neither a folder nor an owner/name of the hub"),
+        ("none", "b.gguf", "but --model is 'none', which is neither a folder nor an owner/name of the hub"),
+        ("gg/config.json", "b.gguf", "but --model is 'gg/config.json', which is neither a folder nor an owner/name of the hub"),
+        ("owner/name", "/tmp/a.gguf", "but must be the name of a file in the repository owner/name"),
+    ],
+)  # fmt: skip
+def test_a_gguf_file_that_is_not_there_is_refused_with_those_that_are(
+    source: str, file: str, told: str, folders: Path
+) -> None:
+    for name in ("gg/a.Q8_0.gguf", "gg/config.json", "other/c.gguf", "other/d.gguf", "empty/x"):
+        path = folders / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    with pytest.raises(ConfigError) as caught:
+        with_gguf_file(source, file)
+    assert caught.value.message == f"--gguf-file is {file!r}, {told}"

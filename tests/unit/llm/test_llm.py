@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from pagemesh.errors import (
 from pagemesh.llm import LLM, RequestOutput, SamplingParams, StructuredOutputs
 from pagemesh.llm.outputs import without_failures
 from pagemesh.llm.prompts import Prompt
+from tests.unit.gguf.small_file import write_small
 from tests.unit.models.model_folder import write_model
 
 GREEDY = SamplingParams(temperature=0)
@@ -279,6 +281,38 @@ def test_a_folder_without_tokenizer_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path)
     with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
         LLM(tmp_path)
+
+
+@pytest.mark.parametrize("load_format", ["auto", "gguf"])
+def test_a_gguf_file_is_named_as_for_vllm(load_format: str, tmp_path: Path) -> None:
+    write_small(tmp_path / "small.gguf")
+    with LLM(
+        tmp_path, load_format=load_format, gguf_file="small.gguf", kv_cache_memory=0.01, threads=1
+    ) as llm:
+        (output,) = llm.generate("abc", SamplingParams(max_tokens=2, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"load_format": "safetensors", "gguf_file": "small.gguf"},
+            "--load-format is safetensors, but {folder}/small.gguf/config.json names a checkpoint quantised by gguf",
+        ),
+        ({"load_format": "gguf"}, "--load-format is gguf, but {folder}/config.json names a checkpoint that"),
+        ({"load_format": "dummy"}, "--load-format is 'dummy', but must be one of auto, safetensors, "),
+        ({"gguf_file": "b.gguf"}, "--gguf-file is 'b.gguf', but the folder {folder} has no such GGUF file"),
+    ],
+)  # fmt: skip
+def test_a_model_must_be_what_settings_of_vllm_call_it(
+    settings: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    write_model(tmp_path)
+    write_small(tmp_path / "small.gguf")
+    with pytest.raises(ConfigError) as refusal:
+        LLM(tmp_path, **settings)
+    assert refusal.value.message.startswith(told.format(folder=tmp_path))
 
 
 def test_a_model_without_chat_template_says_so(demo_model: Path, tmp_path: Path) -> None:

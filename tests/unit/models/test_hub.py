@@ -60,6 +60,7 @@ def hub(tmp_path: Path) -> Iterator[FakeHub]:
         "org/pickled": Repository({MAIN: TOKENIZER | OTHERS}),
         "org/empty": Repository({MAIN: TOKENIZER}),
         "org/packed": Repository({MAIN: TOKENIZER | dict.fromkeys(PACKED, packed)}),
+        "org/file": Repository({MAIN: {"small.gguf": packed}}),
         "org/gated": Repository({MAIN: TOKENIZER | WEIGHTS}, token="hf_right"),
     }
     with serving(FakeHub(repositories)) as hub:
@@ -258,3 +259,11 @@ def test_which_gguf_file_is_meant_must_be_clear(
     hub: FakeHub, home: Path, model: str, message: str
 ) -> None:
     assert ask(hub.endpoint, home, model) == message
+
+
+def test_a_repository_without_a_config_says_which_gguf_file_to_write(
+    hub: FakeHub, home: Path
+) -> None:
+    assert ask(hub.endpoint, home, "org/file", "config") == (
+        "--model is 'org/file', but it has no config.json: write org/file:small.gguf for a GGUF file of it"
+    )

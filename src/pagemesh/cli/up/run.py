@@ -28,7 +28,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization import methods
-from pagemesh.models.registry import find_architecture
+from pagemesh.models.registry import choose_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.tensor_files import read_headers
 
@@ -75,7 +75,7 @@ def _check_model(source: str, config: UpConfig) -> None:
     """Refuse what every worker would refuse after it has loaded torch."""
     folder = resolve_model_path(source, config.hub)
     settings = ConfigJson.read(folder / "config.json")
-    architecture = find_architecture(settings)
+    architecture = choose_architecture(folder, settings, config.model_impl)
     methods.choose_quantization(settings, config.quantization)
     if architecture is not None:
         architecture.make_spec(settings)

@@ -13,8 +13,7 @@ from pagemesh.cli.arguments import UsageError
 from pagemesh.cli.vllm.flags import (
     CHANGING,
     GGUF_FILE,
-    GGUF_FORMATS,
-    MEANT_VALUES,
+    LOAD_FORMAT,
     MODES,
     OBJECTS,
     OVERRIDES,
@@ -26,7 +25,7 @@ from pagemesh.cli.vllm.flags import (
 )
 from pagemesh.cli.vllm.rules import Fate, Kind, Rule, own_flags
 from pagemesh.cli.vllm.variants import Changes
-from pagemesh.config.served import names_gguf, with_gguf_file
+from pagemesh.config.served import split_name, with_gguf_file
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
 
@@ -48,10 +47,43 @@ class Adapted:
     changes: Changes = field(default_factory=Changes)
     """Of the model, which no flag of ours says."""
 
+    load_format: str = "auto"
+    """What every model has to be, which no flag of ours says."""
+
+    @property
+    def models(self) -> list[str]:
+        """Values of --model; of several such flags the last one counts."""
+        found: list[str] = []
+        values: list[str] | None = None
+        for each in self.arguments:
+            if each == "--model":
+                values = found = []
+            elif each.startswith("--"):
+                values = None
+            elif values is not None:
+                values.append(each)
+        return found
+
     @property
     def flags(self) -> set[str]:
         """The flags among the arguments, in their positive form."""
         return {_positive(each)[0] for each in self.arguments if each.startswith("--")}
+
+    def take_out(self, flag: str) -> None:
+        """Remove a flag and its values, as often as it is there."""
+        left: list[str] = []
+        is_dropped = False
+        for each in self.arguments:
+            if each.startswith("--"):
+                is_dropped = each == flag
+            if not is_dropped:
+                left.append(each)
+        self.arguments = left
+
+    def serve_instead(self, model: str) -> None:
+        """Put a value of --model in the place of those that are there."""
+        self.take_out("--model")
+        self.arguments[:0] = ["--model", model]
 
 
 def adapt(settings: type[Any], arguments: Sequence[str]) -> Adapted:
@@ -78,12 +110,8 @@ class _Reader:
         self._found = Adapted()
         self._model: str | None = None
         self._gguf_file: str | None = None
-        # Flags that say that the model is in a GGUF file.
-        self._gguf_flags: list[str] = []
         # Members of JSON objects that were given one by one.
         self._members: dict[str, dict[str, Any]] = {}
-        # By what was written, flags of ours and their values that it stands for.
-        self._meant: dict[str, tuple[str, str]] = {}
 
     def read(self) -> Adapted:
         while self._left:
@@ -103,7 +131,6 @@ class _Reader:
             found.arguments[:0] = ["--model", self._model]
         self._settle_gguf()
         self._settle_tokenizer()
-        self._settle_meant()
         for flag, members in self._members.items():
             if flag in found.flags:
                 raise UsageError(
@@ -125,8 +152,6 @@ class _Reader:
             self._found.changes.tokenizer = self._value(name)
         elif name == GGUF_FILE:
             self._gguf_file = self._value(name)
-        elif name in GGUF_FORMATS and self._left[:1] == [GGUF_FORMATS[name]]:
-            self._gguf_flags.append(f"{name} {self._value(name)}")
         elif name in CHANGING and name == positive:
             self._change(name)
         elif rule is not None and rule.fate is Fate.RENAMED:
@@ -191,9 +216,9 @@ class _Reader:
         value = self._value(name)
         if rule.neutral and value not in rule.neutral:
             raise UsageError(_refusal(f"{name} {value}", rule))
-        if meant := MEANT_VALUES.get((name, value)):
-            self._meant[f"{name} {value}"] = meant
-        elif rule.fate is Fate.NO_EFFECT:
+        if name == LOAD_FORMAT:
+            self._found.load_format = value
+        if rule.fate is Fate.NO_EFFECT:
             self._found.notes.append(f"{name} {value}: {rule.says}")
 
     def _mode(self) -> None:
@@ -220,41 +245,26 @@ class _Reader:
             self._found.changes.overrides |= value if key is None else {key: value}
 
     def _settle_gguf(self) -> None:
-        """Put a file's name behind the model's, and see that there is one where flags say so."""
-        arguments = self._found.arguments
-        at = arguments.index("--model") + 1 if "--model" in arguments else len(arguments)
-        if self._gguf_file is not None:
-            if at == len(arguments):
-                raise UsageError(f"{GGUF_FILE} is {self._gguf_file!r}, but there is no --model")
-            if names_gguf(arguments[at]):
-                raise UsageError(
-                    f"{GGUF_FILE} is {self._gguf_file!r}, but --model names a file as well: {arguments[at]}"
-                )
-            arguments[at] = with_gguf_file(arguments[at], self._gguf_file)
-        for flag in self._gguf_flags:
-            if at == len(arguments) or not names_gguf(arguments[at]):
-                model = arguments[at] if at < len(arguments) else "none"
-                raise UsageError(
-                    f"{flag} is for a GGUF file, but --model is {model}: write FOLDER/FILE.gguf or owner/name:FILE.gguf"
-                    f" there, or the file's name behind {GGUF_FILE}"
-                )
-            self._found.notes.append(f"{flag}: so it is, whether it is said or not")
+        """Put a file's name behind the model's."""
+        file, models = self._gguf_file, self._found.models
+        if file is None:
+            return
+        if not models:
+            raise UsageError(f"{GGUF_FILE} is {file!r}, but there is no --model")
+        if len(models) > 1:
+            raise UsageError(
+                f"{GGUF_FILE} is {file!r}, but --model has {len(models)} models, {' and '.join(models)}: write"
+                " FOLDER/FILE.gguf or owner/name:FILE.gguf in the place of each"
+            )
+        name, source = split_name(models[0])
+        whole = with_gguf_file(source, file)
+        self._found.serve_instead(whole if name is None else f"{name}={whole}")
 
     def _settle_tokenizer(self) -> None:
         """A model's own tokenizer changes nothing."""
-        arguments, changes = self._found.arguments, self._found.changes
-        models = arguments[arguments.index("--model") + 1 :] if "--model" in arguments else []
+        models, changes = self._found.models, self._found.changes
         if models and changes.tokenizer and changes.tokenizer.rstrip("/") == models[0].rstrip("/"):
             changes.tokenizer = None
-
-    def _settle_meant(self) -> None:
-        """What is said in two ways is said once."""
-        arguments = self._found.arguments
-        for written, (flag, value) in self._meant.items():
-            if flag not in arguments:
-                self._add(flag, value)
-            elif (other := arguments[arguments.index(flag) + 1]) != value:
-                raise UsageError(f"{written} is given beside {flag} {other}: write one of them")
 
     def _add(self, *arguments: str) -> None:
         self._found.arguments += arguments

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from pagemesh.cli.vllm.rules import Rule, always, no_effect, planned, refused, renamed, same
+from pagemesh.config.engine import LOAD_FORMATS
+
+GGUF_FILE: Final = "--gguf-file"
+
+LOAD_FORMAT: Final = "--load-format"
 
 _REPLICAS: Final = (
     "write --decode N for N workers, or put several machines into one mesh with the Helm chart"
@@ -45,11 +50,9 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "recompute",
         "swap",
     ),
-    "--load-format": no_effect(
-        "weights are read from safetensors; gguf is taken beside a GGUF file",
-        "auto",
-        "safetensors",
-        "bitsandbytes",
+    LOAD_FORMAT: no_effect(
+        "a model's files are read as what they are, safetensors or GGUF; another format than theirs is refused",
+        *LOAD_FORMATS,
     ),
     "--safetensors-load-strategy": no_effect(
         "weights are mapped, and read once", "lazy", "auto", "eager", "prefetch"
@@ -112,7 +115,7 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
     "--collect-detailed-traces": refused(_TRACES),
     "--show-hidden-metrics-for-version": no_effect("no metric is hidden", takes_value=True),
     "--disable-sliding-window": refused("windows are part of a model"),
-    "--gguf-file": same("the name of a file in the folder, or the repository, that --model names"),
+    GGUF_FILE: same("the name of a file in the folder, or the repository, that --model names"),
     "--enable-lora": planned(
         "no adapters are served yet; merge one into a copy of the model, and serve that"
     ),
@@ -313,11 +316,6 @@ REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
 }
 """Of flags of ours, with what to write instead."""
 
-MEANT_VALUES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
-    ("--load-format", "bitsandbytes"): ("--quantization", "bitsandbytes"),
-}
-"""Values that say what a flag of ours does, which may be given as well."""
-
 UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "--max-model-len": ("auto", "-1"),
     "--quantization": ("None",),
@@ -333,11 +331,6 @@ CHANGING: Final[Mapping[str, str | None]] = {
     "--rope-theta": "rope_theta",
 }
 """Flags whose value is JSON for config.json: that of a key, or an object of keys."""
-
-GGUF_FILE: Final = "--gguf-file"
-
-GGUF_FORMATS: Final = {"--quantization": "gguf", "--load-format": "gguf"}
-"""Flags that name what a GGUF file is, and the value by which they do."""
 
 OBJECTS: Final = ("--default-chat-template-kwargs", "--override-generation-config")
 """Flags of ours whose value is a JSON object, of which vLLM also takes one member at a time: --flag.name value."""

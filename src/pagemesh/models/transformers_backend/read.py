@@ -16,7 +16,6 @@ import torch
 import transformers
 
 from pagemesh.errors import ConfigError
-from pagemesh.gguf.model import is_gguf
 from pagemesh.models.transformers_backend.attention import (
     PAGED,
     WATCHED,
@@ -44,10 +43,6 @@ def read_candidate(folder: Path, max_model_len: int | None) -> Candidate:
 
     Raises ConfigError for what is known to be impossible without weights.
     """
-    if is_gguf(folder):
-        raise ConfigError(
-            f"{folder} is a GGUF file, which pagemesh runs itself: leave out --model-impl transformers"
-        )
     where = str(folder / "config.json")
     config = read_config(folder)
     cls = model_class(config)

@@ -153,10 +153,6 @@ def test_what_is_always_so_is_noted_and_cannot_be_turned_off() -> None:
         ("m -tp 2", "--tensor-parallel-size 2 is not there yet"),
         ("m --enable-lora", "merge one"),
         ("m --quantization-config {}", "write --quantization fp8, int8 or int4, which"),
-        (
-            "m -q awq --load-format bitsandbytes",
-            "--load-format bitsandbytes is given beside --quantization awq: write one of them",
-        ),
         ("m --speculative-config.model x", "speculates"),
         ("m --kv-cache-dtype fp8_e5m2", "write fp8"),
         ("m --load-format dummy", "safetensors"),
@@ -187,18 +183,12 @@ def test_what_asks_for_nothing_is_taken(text: str) -> None:
     assert adapt(UpConfig, ["m", *text.split()]) == Adapted(["--model", "m"], [])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "-q bitsandbytes",
-        "--load-format bitsandbytes",
-        "--quantization bitsandbytes --load-format bitsandbytes",
-        "--load-format bitsandbytes --quantization=bitsandbytes",
-    ],
-)
-def test_a_format_to_load_names_how_the_checkpoint_is_quantised(text: str) -> None:
-    expected = ["--model", "m", "--quantization", "bitsandbytes"]
-    assert adapt(UpConfig, ["m", *text.split()]) == Adapted(expected, [])
+@pytest.mark.parametrize("name", ["auto", "safetensors", "bitsandbytes", "gguf"])
+def test_a_format_to_load_is_for_the_models_to_be_held_against(name: str) -> None:
+    adapted = adapt(UpConfig, ["m", f"--load-format={name}"])
+    assert (adapted.arguments, adapted.load_format) == (["--model", "m"], name)
+    (note,) = adapted.notes
+    assert note.startswith(f"--load-format {name}: a model's files are read as what they are")
 
 
 def test_modes_give_way_to_what_is_said() -> None:
@@ -303,39 +293,6 @@ def test_an_image_says_where_to_listen_unless_a_flag_does(
     monkeypatch.setenv("PAGEMESH_HOST", "0.0.0.0")
     assert main(["serve", "m"]) == main(["serve", "m", "--host", "127.0.0.2"]) == 0
     assert [config.host for config in started] == ["0.0.0.0", "127.0.0.2"]
-
-
-@pytest.mark.parametrize(
-    ("text", "model"),
-    [
-        ("FOLDER/a.gguf --quantization gguf", "FOLDER/a.gguf"),
-        ("--model owner/name --gguf-file a.Q4_K_M.gguf -q gguf", "owner/name:a.Q4_K_M.gguf"),
-        ("/folder/ --gguf-file=a.gguf --load-format=gguf", "/folder/a.gguf"),
-        ("chat=./folder --gguf-file a.gguf", "chat=./folder/a.gguf"),
-        ("owner/name:Q4_K_M --load-format gguf --quantization gguf", "owner/name:Q4_K_M"),
-        ("chat=smollm2 --quantization gguf", "chat=smollm2"),
-    ],
-)
-def test_a_gguf_file_may_be_named_as_for_vllm(text: str, model: str) -> None:
-    assert served(text) == ["--model", model]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "owner/name --quantization gguf",
-            "--quantization gguf is for a GGUF file, but --model is owner/name: write FOLDER/FILE.gguf or"
-            " owner/name:FILE.gguf there, or the file's name behind --gguf-file",
-        ),
-        ("MODEL --load-format gguf", "--load-format gguf is for a GGUF file, but --model is MODEL: "),
-        ("a.gguf --gguf-file b.gguf", "--gguf-file is 'b.gguf', but --model names a file as well: a.gguf"),
-        ("smollm2 --gguf-file b.gguf", "--gguf-file is 'b.gguf', but --model names a file as well: smollm2"),
-        ("--gguf-file b.gguf", "--gguf-file is 'b.gguf', but there is no --model"),
-    ],
-)  # fmt: skip
-def test_what_is_no_gguf_file_is_not_taken_for_one(text: str, message: str) -> None:
-    assert refusal(text).startswith(message)
 
 
 def test_a_gguf_file_keeps_its_tokenizer(tmp_path: Path) -> None:
