@@ -49,7 +49,7 @@ test: $(VENV)/.ready-dev ## Run the tests; of products of parameters a sample, w
 test-all: $(VENV)/.ready-dev ## Run what is left out of `make test` as well: whole products, documents, kernels, breakages (hours)
 	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not containers" $(ARGS)
 	@$(MAKE) --no-print-directory test-lowest ARGS=
-	@$(MAKE) --no-print-directory breakages ARGS=
+	@$(MAKE) --no-print-directory breakages ARGS=--passing
 
 test-lowest: $(LOWEST)/.ready ## Run the tests that touch the libraries with the lowest versions that may be installed
 	@$(LOWEST)/bin/pytest -n $(JOBS) --dist loadfile -p no:cacheprovider $(LOWEST_WITHOUT) $(LOWEST_TESTS) $(ARGS)

@@ -1,7 +1,7 @@
 """Breaks the code on purpose, one fault at a time, and checks that the named tests then fail.
 
-A test that fails anyway proves nothing: all named tests are run on the whole code first, and the faults of those
-that fail there are not tried.
+A test that fails anyway proves nothing: all named tests are run on the whole code first, unless `--passing` says that
+they have just been, and the faults of those that fail there are not tried.
 
 The faults are those of tests/breakages.toml. The tree itself is not touched: everything happens in copies of its
 tracked files. `make breakages` runs it: `python -m tools.breakages [NAME ...]`.
@@ -152,7 +152,7 @@ def copy_tree(tree: Path) -> None:
             shutil.copy(ROOT / name, tree / name)
 
 
-def main(wanted: Sequence[str], num_jobs: int) -> int:
+def main(wanted: Sequence[str], num_jobs: int, *, are_passing: bool) -> int:
     """Try the faults, so many at once; 1 if a test did not notice one."""
     chosen = [
         breakage
@@ -167,9 +167,7 @@ def main(wanted: Sequence[str], num_jobs: int) -> int:
         trees = [Path(folder, str(number)) for number in range(num_jobs)]
         for tree in trees:
             copy_tree(tree)
-        tests = dict.fromkeys(test for breakage in chosen for test in breakage.tests)
-        at_once = ("-n", str(num_jobs), "--dist", "loadfile")
-        failing = _failed_tests(list(tests), trees[0], UNBROKEN_DEADLINE_S, *at_once)
+        failing = set() if are_passing else _failing_anyway(chosen, trees[0], num_jobs)
         for test in sorted(failing):
             print(f"FAILS without any fault: {test}", flush=True)
         provable = [each for each in chosen if failing.isdisjoint(each.tests)]
@@ -184,6 +182,14 @@ def main(wanted: Sequence[str], num_jobs: int) -> int:
         f"{len(provable)} faults, {num_unnoticed} tests that did not notice theirs; {num_skipped} not tried"
     )
     return 1 if num_unnoticed or num_skipped or not chosen else 0
+
+
+def _failing_anyway(breakages: Sequence[Breakage], tree: Path, num_jobs: int) -> set[str]:
+    """Of their tests those that fail on the whole code."""
+    tests = dict.fromkeys(test for breakage in breakages for test in breakage.tests)
+    print(f"{len(tests)} tests without any fault first", flush=True)
+    at_once = ("-n", str(num_jobs), "--dist", "loadfile")
+    return _failed_tests(list(tests), tree, UNBROKEN_DEADLINE_S, *at_once)
 
 
 def _try_all(
@@ -212,5 +218,8 @@ if __name__ == "__main__":
     )
     parser.add_argument("name", nargs="*", help="names of faults, or parts of them; all when none")
     parser.add_argument("--jobs", type=int, default=1, help="faults that are tried at once (1)")
+    parser.add_argument(
+        "--passing", action="store_true", help="without any fault the tests have just passed"
+    )
     arguments = parser.parse_args()
-    sys.exit(main(arguments.name, max(arguments.jobs, 1)))
+    sys.exit(main(arguments.name, max(arguments.jobs, 1), are_passing=arguments.passing))
