@@ -84,7 +84,11 @@ def plan_model(config: PlanConfig) -> Answer:
         max_model_len=max_model_len,
     )
     kv_dtype = choices.choose_kv_dtype(
-        config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal
+        config.kv_cache_dtype,
+        dtype,
+        hardware.kind,
+        causal=spec.causal,
+        capability=config.gpu.capability,
     )
     packed = packed_weights(
         folder, settings, architecture, spec, config.quantization, hardware.kind
@@ -116,7 +120,9 @@ def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJs
     limits = StepLimits(
         scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len
     )
-    kv_dtype = choices.choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind)
+    kv_dtype = choices.choose_kv_dtype(
+        config.kv_cache_dtype, dtype, hardware.kind, capability=config.gpu.capability
+    )
     plan = make_outline_plan(model, dtype, config.block_size, limits, hardware, kv_dtype)
     return Answer(
         config=config,

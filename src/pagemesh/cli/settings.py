@@ -231,7 +231,8 @@ class PlanConfig:
     quantised in, which config.json says as well."""
 
     kv_cache_dtype: KvCacheDtype = "auto"
-    """Type of the KV blocks; auto takes that of the weights, int8 is for CPUs."""
+    """Type of the KV blocks; auto takes that of the weights, int8 is for CPUs, fp8 for CPUs and GPUs from compute
+    capability 8.9 on, as far as --gpu tells it."""
 
     max_model_len: int | None = None
     """Longest prompt plus output in tokens; the model's own context when unset."""

@@ -68,6 +68,28 @@ def test_int8_kv_is_refused_for_a_gpu(folder: str, capsys: pytest.CaptureFixture
     assert "--kv-cache-dtype is 'int8', but must be auto or fp8 on a GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("gpu", "capability"), [("rtx-3090", "8.6"), ("a100-40gb", "8.0"), ("a100-80gb", "8.0")]
+)
+def test_fp8_kv_is_refused_for_a_kind_of_gpu_without_such_floats(
+    folder: str, capsys: pytest.CaptureFixture[str], gpu: str, capability: str
+) -> None:
+    assert main(["plan", folder, "--gpu", gpu, "--kv-cache-dtype", "fp8"]) == 1
+    assert capsys.readouterr().err == (
+        "pagemesh plan: --kv-cache-dtype is 'fp8', but must be auto on this GPU: it has compute capability"
+        f" {capability}, and 8-bit floats begin with 8.9\n"
+    )
+    assert main(["plan", folder, "--gpu", gpu, "--kv-cache-dtype", "auto"]) == 0
+
+
+@pytest.mark.parametrize("gpu", ["l4", "l40s", "rtx-4090", "h100", "h200", "b200"])
+def test_fp8_kv_is_planned_for_a_kind_of_gpu_that_has_such_floats(
+    folder: str, capsys: pytest.CaptureFixture[str], gpu: str
+) -> None:
+    assert main(["plan", folder, "--gpu", gpu, "--kv-cache-dtype", "fp8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kv_cache_dtype"] == "float8_e4m3fn"
+
+
 def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--gpu-memory", "2", "--gpu-memory-utilization", "0.5", "--tensor-parallel-size", "2"]
     flags += ["--dtype", "bfloat16", "--max-model-len", "1000"]
