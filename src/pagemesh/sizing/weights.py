@@ -1,8 +1,8 @@
 """Bytes of the matrices that stay packed, by what config.json and the headers of a checkpoint say. No torch.
 
 On CPUs a matrix lies in panels of 32 rows and in parts of 128 inputs, each of which begins with what its codes are
-multiplied with, in lines of 64 bytes (`kernels.linear.packed_parts`). On GPUs it lies as it is read, but for the table
-of tokens, which is dense there.
+multiplied with, in lines of 64 bytes (`kernels.linear.packed_parts`). On GPUs it lies as it is read, a table of tokens
+too.
 """
 
 from __future__ import annotations
