@@ -205,7 +205,8 @@ class PlanConfig:
     workers of it."""
 
     model: str = ""
-    """Folder with config.json, or a GGUF file, or a Hugging Face hub id, of which no weights are fetched."""
+    """Folder with config.json, or a GGUF file, or a Hugging Face hub id, of which no weights are fetched; a GGUF file
+    of the hub is fetched whole."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 
