@@ -7,7 +7,6 @@ too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -18,8 +17,13 @@ from pagemesh.gguf.model import is_gguf
 from pagemesh.models.architectures.architecture import Architecture, Source
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.gguf_sources import gguf_sources
-from pagemesh.models.quantization.methods import Quantization, choose_quantization
+from pagemesh.models.quantization.methods import (
+    Quantization,
+    choose_quantization,
+    codes_by_settings,
+)
 from pagemesh.models.quantization.ways import (
+    CHOOSING,
     QuantizationWay,
     Rounding,
     WayName,
@@ -84,7 +88,7 @@ def packed_weights(
         entries, _ = read_headers(folder)
     except ConfigError:
         # A plan needs no weights.
-        return PackedWeights(name, _by_settings(chosen, spec, kind))
+        return PackedWeights(name, _by_settings(chosen, architecture, spec, kind))
     is_file = is_gguf(folder)
     sources = (
         gguf_sources(architecture, spec, entries)
@@ -166,38 +170,35 @@ def _has_order(chosen: Quantization, entries: Mapping[str, TensorEntry]) -> bool
 
 
 def _by_settings(
-    chosen: Quantization, spec: DecoderSpec, kind: Literal["cpu", "cuda"]
+    chosen: Quantization,
+    architecture: Architecture,
+    spec: DecoderSpec,
+    kind: Literal["cpu", "cuda"],
 ) -> Mapping[str, int]:
-    """Without weights to look at: matrices of layers in the bits that the settings name, experts alone of MXFP4."""
-    bits = _bits_of(chosen)
-    shapes = {
-        name: shape
-        for name, shape in spec.parameter_shapes().items()
-        if name.startswith("layers.") and is_multiplied(name, shape)
-    }
-    if chosen.method == "mxfp4":
-        shapes = {name: shape for name, shape in shapes.items() if ".experts." in name}
-    if kind == "cpu" and chosen.config.get("desc_act") is True:
-        return {}
-    # With a scale of 16 bits to 32 inputs.
-    return {name: prod(shape) * (2 * bits + 1) // 16 for name, shape in shapes.items()}
-
-
-def _bits_of(chosen: Quantization) -> int:
-    """4 or 8."""
-    config = chosen.config
-    match chosen.method:
-        case "awq" | "mxfp4" | "gguf":
-            return 4
-        case "gptq":
-            return 8 if config.get("bits") == 8 else 4
-        case "bitsandbytes":
-            return 4 if config.get("load_in_4bit") is True else 8
-        case "torchao" | "compressed-tensors":
-            text = json.dumps({key: config.get(key) for key in config})
-            return 4 if '"num_bits": 4' in text or "Int4" in text else 8
-        case _:
-            return 8
+    """Without weights to look at: matrices of layers in the bits that the settings give each, experts alone of MXFP4."""
+    codes_of = codes_by_settings(chosen)
+    found: dict[str, int] = {}
+    rules: dict[str, str] = {}
+    dense: set[str] = set()
+    for source in architecture.sources(spec):
+        parameter, shape = source.parameter, source.shape
+        if not parameter.startswith("layers.") or not is_multiplied(parameter, shape):
+            continue
+        codes = codes_of(tuple(map(_module_of, architecture.names_of(source.tensor))))
+        is_stack = len(shape) > 2
+        if (
+            codes is None
+            or parameter.endswith(CHOOSING)
+            or is_stack != (chosen.method == "mxfp4")
+            or (kind == "cpu" and codes.has_order)
+            # Only queries, keys and values may be of several kinds.
+            or (rules.setdefault(parameter, codes.rule) != codes.rule and ".qkv." not in parameter)
+        ):
+            dense.add(parameter)
+            continue
+        # With a scale of 16 bits to 32 inputs.
+        found[parameter] = found.get(parameter, 0) + prod(shape) * (2 * codes.bits + 1) // 16
+    return {name: size for name, size in found.items() if name not in dense}
 
 
 def _up(number: int, multiple: int) -> int:
