@@ -31,7 +31,7 @@ from pagemesh.sizing.plan import (
     num_step_tokens,
     size_text,
 )
-from pagemesh.sizing.weights import PackedWeights, packed_weights
+from pagemesh.sizing.weights import PackedWeights, file_bytes, packed_weights, stored_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,9 @@ class Answer:
     hardware: Hardware
     limits: StepLimits
     plan: MemoryPlan
+    file_bytes: int
+    """Of the model's tensors in its files."""
+
     spec: DecoderSpec | None = None
     """None of a model that transformers runs."""
 
@@ -102,6 +105,7 @@ def plan_model(config: PlanConfig) -> Answer:
         hardware=hardware,
         limits=limits,
         plan=plan,
+        file_bytes=file_bytes(folder, settings, architecture, spec, dtype),
         spec=spec,
         packed=packed,
     )
@@ -132,6 +136,8 @@ def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJs
         hardware=hardware,
         limits=limits,
         plan=plan,
+        # By config.json alone nobody knows the names of modules, by which settings quantise them.
+        file_bytes=stored_bytes(folder) or plan.weight_bytes,
         # While it is loaded such a model is as large as a dense one, whatever it keeps of that.
         packed=PackedWeights(chosen.name if chosen else None),
     )

@@ -21,6 +21,7 @@ from pagemesh.models.quantization.methods import (
     Quantization,
     choose_quantization,
     codes_by_settings,
+    read_quantization,
 )
 from pagemesh.models.quantization.ways import (
     CHOOSING,
@@ -32,6 +33,7 @@ from pagemesh.models.quantization.ways import (
 )
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
+from pagemesh.sizing.plan import weight_bytes
 
 _PANEL_ROWS: Final = 32
 _PART_INPUTS: Final = 128
@@ -98,6 +100,29 @@ def packed_weights(
     if kind == "cpu" and _has_order(chosen, entries):
         return PackedWeights(name)
     return PackedWeights(name, _by_headers(sources, entries))
+
+
+def file_bytes(
+    folder: Path, settings: ConfigJson, architecture: Architecture, spec: DecoderSpec, dtype: str
+) -> int:
+    """Of the tensors in a checkpoint's files; without these, of what config.json says of them, in `dtype` where they
+    are not quantised. What is quantised while it is loaded is dense there."""
+    found = stored_bytes(folder)
+    if found is not None:
+        return found
+    written = read_quantization(settings)
+    # A file has its codes whether a CPU keeps them or not.
+    packed = {} if written is None else _by_settings(written, architecture, spec, "cuda")
+    return weight_bytes(spec, dtype, packed=packed)
+
+
+def stored_bytes(folder: Path) -> int | None:
+    """As the headers of a folder, or of a GGUF file, have them; None where there are none."""
+    try:
+        entries, _ = read_headers(folder)
+    except ConfigError:
+        return None
+    return sum(entry.end - entry.begin for entry in entries.values())
 
 
 def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
