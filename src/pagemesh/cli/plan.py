@@ -152,6 +152,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "num_parameters": answer.num_parameters,
         "dtype": answer.dtype,
         "quantization": answer.packed.name,
+        "left_dense": answer.packed.left_dense,
         "kv_cache_dtype": plan.layout.dtype,
         "device": answer.hardware.kind,
         "tensor_parallel_size": answer.hardware.tensor_parallel_size,
@@ -201,11 +202,14 @@ def as_table(answer: Answer) -> str:
         "",
     ]
     lines += [f"  {name:<12} {amount:>12}   {note}".rstrip() for name, amount, note in rows]
+    lines.append("")
+    if answer.packed.left_dense:
+        lines.append(f"Not quantised: {', '.join(answer.packed.left_dense)}.")
     per_token = f"{plan.kv_bytes_per_token / 1024:g} KiB"
     if plan.step is None:
-        lines += ["", f"KV of a token takes {per_token}."]
+        lines.append(f"KV of a token takes {per_token}.")
     else:
-        lines += ["", f"KV of a token takes {per_token}: of one layer at a time, for one step."]
+        lines.append(f"KV of a token takes {per_token}: of one layer at a time, for one step.")
     return "\n".join([*lines, verdict(plan)])
 
 

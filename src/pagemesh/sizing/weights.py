@@ -69,6 +69,9 @@ class PackedWeights(NamedTuple):
     num_bytes: Mapping[str, int] = {}
     """By the parameters of `DecoderSpec.parameter_shapes`, whole ones of all devices."""
 
+    left_dense: tuple[str, ...] | None = None
+    """Of what is quantised while it is loaded, the matrices that are not, as `QuantizationWay.left_out` names them."""
+
 
 def packed_weights(
     folder: Path,
@@ -84,7 +87,8 @@ def packed_weights(
     if chosen is None:
         return PackedWeights()
     if isinstance(chosen, QuantizationWay):
-        return PackedWeights(chosen.name, _of_way(chosen, spec, kind))
+        left = tuple(chosen.left_out(spec))
+        return PackedWeights(chosen.name, _of_way(chosen, spec, kind), left)
     name = chosen.method
     try:
         entries, _ = read_headers(folder)

@@ -102,6 +102,7 @@ def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -
         "num_parameters": 4_066_560,
         "dtype": "bfloat16",
         "quantization": None,
+        "left_dense": None,
         "kv_cache_dtype": "bfloat16",
         "device": "cuda",
         "tensor_parallel_size": 2,
@@ -226,6 +227,24 @@ def test_weights_that_are_quantised_while_loading_are_planned_packed(
     assert said in told
     assert main(["plan", folder, "--quantization", "int4", *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["quantization"] == "int4"
+
+
+def test_what_is_left_as_it_is_while_loading_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "vocab_size": 100}
+    config |= {"hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 2, "max_position_embeddings": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    left = ["embed (looked up)", "layers.*.down.weight (80 inputs are no groups of 32)"]
+    for way, told in (("int4", left), ("int8", left[:1]), (None, None)):
+        flags = ["--memory", "1"] + (["--quantization", way] if way else [])
+        assert main(["plan", str(tmp_path), *flags]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        found = [line for line in lines if line.startswith("Not quantised: ")]
+        assert found == ([f"Not quantised: {', '.join(told)}."] if told else [])
+        assert main(["plan", str(tmp_path), *flags, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["left_dense"] == told
 
 
 @pytest.mark.parametrize("command", ["plan", "up"])
