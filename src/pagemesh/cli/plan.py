@@ -6,11 +6,14 @@ With traffic, how many workers it takes: see `pagemesh.plan`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pagemesh.cli.settings import PlanConfig
+from pagemesh.cli.vllm.adapt import adapt
 from pagemesh.errors import ConfigError
 from pagemesh.models import choices
 from pagemesh.models.config_json import ConfigJson
@@ -18,6 +21,7 @@ from pagemesh.models.quantization.methods import choose_quantization
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.spec import DecoderSpec
+from pagemesh.sizing import weights
 from pagemesh.sizing.machine import machine_memory
 from pagemesh.sizing.plan import (
     GIB,
@@ -31,7 +35,9 @@ from pagemesh.sizing.plan import (
     num_step_tokens,
     size_text,
 )
-from pagemesh.sizing.weights import PackedWeights, file_bytes, packed_weights, stored_bytes
+
+_OF_FILE: Final = ("--model", "--gguf-file", "--load-format", "--quantization")
+"""Flags with a value each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +54,32 @@ class Answer:
     file_bytes: int
     """Of the model's tensors in its files."""
 
+    packed: weights.PackedWeights
+    """What is quantised, by the file or while it is loaded."""
+
     spec: DecoderSpec | None = None
     """None of a model that transformers runs."""
 
-    packed: PackedWeights = field(default_factory=PackedWeights)
-    """What is quantised, by the file or while it is loaded."""
+
+def own_arguments(given: Sequence[str]) -> list[str]:
+    """What `PlanConfig` is made from: flags that say what a model's file is are read as `pagemesh serve` reads them.
+    Says on stderr what there is to know about them. Raises UsageError."""
+    of_file: list[str] = []
+    others: list[str] = []
+    left = list(given)
+    while left:
+        word = left.pop(0)
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") not in _OF_FILE:
+            others.append(word)
+            continue
+        of_file.append(word)
+        of_file += left[: 0 if equals else 1]
+        del left[: 0 if equals else 1]
+    adapted = adapt(PlanConfig, of_file)
+    for note in adapted.notes:
+        print(f"pagemesh plan: {note}", file=sys.stderr)
+    return [*adapted.arguments, *others]
 
 
 def run(config: PlanConfig) -> None:
@@ -93,7 +120,7 @@ def plan_model(config: PlanConfig) -> Answer:
         causal=spec.causal,
         capability=config.gpu.capability,
     )
-    packed = packed_weights(
+    packed = weights.packed_weights(
         folder, settings, architecture, spec, config.quantization, hardware.kind
     )
     plan = make_plan(spec, dtype, config.block_size, limits, hardware, kv_dtype, packed.num_bytes)
@@ -105,7 +132,7 @@ def plan_model(config: PlanConfig) -> Answer:
         hardware=hardware,
         limits=limits,
         plan=plan,
-        file_bytes=file_bytes(folder, settings, architecture, spec, dtype),
+        file_bytes=weights.file_bytes(folder, settings, architecture, spec, dtype),
         spec=spec,
         packed=packed,
     )
@@ -137,9 +164,9 @@ def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJs
         limits=limits,
         plan=plan,
         # By config.json alone nobody knows the names of modules, by which settings quantise them.
-        file_bytes=stored_bytes(folder) or plan.weight_bytes,
+        file_bytes=weights.stored_bytes(folder) or plan.weight_bytes,
         # While it is loaded such a model is as large as a dense one, whatever it keeps of that.
-        packed=PackedWeights(chosen.name if chosen else None),
+        packed=weights.PackedWeights(chosen.name if chosen else None),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pagemesh.cli.main import main
+from tests.unit.gguf.small_file import write_small
 
 
 @pytest.fixture
@@ -245,6 +246,41 @@ def test_what_is_left_as_it_is_while_loading_is_told(
         assert found == ([f"Not quantised: {', '.join(told)}."] if told else [])
         assert main(["plan", str(tmp_path), *flags, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["left_dense"] == told
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--gguf-file", "small.gguf"],
+        ["--gguf_file=small.gguf", "--load-format", "gguf", "--quantization=gguf"],
+    ],
+)
+def test_a_gguf_file_may_be_named_apart_as_for_serve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    path = write_small(tmp_path / "small.gguf")
+    assert main(["plan", str(path), "--memory", "1", "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert expected["quantization"] == "gguf"
+    assert main(["plan", str(tmp_path), "--memory", "1", *flags, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == expected
+    assert printed.err.count("pagemesh plan: --load-format gguf: ") == ("--load-format" in flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--load-format", "gguf"], "--load-format gguf is for a GGUF file, but --model is "),
+        (["--load-format", "dummy"], "--load-format dummy is not taken: "),
+        (["--gguf-file"], "--gguf-file needs a value"),
+    ],
+)
+def test_what_serve_refuses_of_a_file_plan_refuses(
+    folder: str, capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
+) -> None:
+    assert main(["plan", folder, "--memory", "1", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"pagemesh plan: {sentence}")
 
 
 @pytest.mark.parametrize("command", ["plan", "up"])
