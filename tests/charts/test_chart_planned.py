@@ -59,6 +59,7 @@ def subject() -> Subject:
         Hardware("cuda", 2**30),
         limits,
         memory,
+        16_000_000_000,
     )
 
 
@@ -169,7 +170,10 @@ def test_an_update_needs_no_gpu_that_was_not_planned(
 def test_the_host_holds_a_model_that_transformers_reads(
     deployment: Deployment, subject: Subject
 ) -> None:
-    release = rendered(as_values(deployment, CONFIG, replace(subject, spec=None), HUB))
+    # Of 4 bits, but as floats.
+    around = replace(deployment.surroundings, model_bytes=4_000_000_000)
+    packed = replace(deployment, surroundings=around)
+    release = rendered(as_values(packed, CONFIG, replace(subject, spec=None), HUB))
     resources = release.container("decode")["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == "23Gi"
 

@@ -110,6 +110,7 @@ COMMANDS = {
         "pagemesh.cli.settings:PlanConfig",
         "pagemesh.cli.plan",
         positional="--model",
+        reads="pagemesh.cli.plan:own_arguments",
     ),
     "doctor": Command(
         "looks at a running mesh, and says what is wrong and what to do",

@@ -6,11 +6,14 @@ With traffic, how many workers it takes: see `pagemesh.plan`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pagemesh.cli.settings import PlanConfig
+from pagemesh.cli.vllm.adapt import adapt
 from pagemesh.errors import ConfigError
 from pagemesh.models import choices
 from pagemesh.models.config_json import ConfigJson
@@ -18,6 +21,7 @@ from pagemesh.models.quantization.methods import choose_quantization
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.spec import DecoderSpec
+from pagemesh.sizing import weights
 from pagemesh.sizing.machine import machine_memory
 from pagemesh.sizing.plan import (
     GIB,
@@ -31,7 +35,9 @@ from pagemesh.sizing.plan import (
     num_step_tokens,
     size_text,
 )
-from pagemesh.sizing.weights import PackedWeights, packed_weights
+
+_OF_FILE: Final = ("--model", "--gguf-file", "--load-format", "--quantization")
+"""Flags with a value each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +51,35 @@ class Answer:
     hardware: Hardware
     limits: StepLimits
     plan: MemoryPlan
+    file_bytes: int
+    """Of the model's tensors in its files."""
+
+    packed: weights.PackedWeights
+    """What is quantised, by the file or while it is loaded."""
+
     spec: DecoderSpec | None = None
     """None of a model that transformers runs."""
 
-    packed: PackedWeights = field(default_factory=PackedWeights)
-    """What is quantised, by the file or while it is loaded."""
+
+def own_arguments(given: Sequence[str]) -> list[str]:
+    """What `PlanConfig` is made from: flags that say what a model's file is are read as `pagemesh serve` reads them.
+    Says on stderr what there is to know about them. Raises UsageError."""
+    of_file: list[str] = []
+    others: list[str] = []
+    left = list(given)
+    while left:
+        word = left.pop(0)
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") not in _OF_FILE:
+            others.append(word)
+            continue
+        of_file.append(word)
+        of_file += left[: 0 if equals else 1]
+        del left[: 0 if equals else 1]
+    adapted = adapt(PlanConfig, of_file)
+    for note in adapted.notes:
+        print(f"pagemesh plan: {note}", file=sys.stderr)
+    return [*adapted.arguments, *others]
 
 
 def run(config: PlanConfig) -> None:
@@ -84,9 +114,13 @@ def plan_model(config: PlanConfig) -> Answer:
         max_model_len=max_model_len,
     )
     kv_dtype = choices.choose_kv_dtype(
-        config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal
+        config.kv_cache_dtype,
+        dtype,
+        hardware.kind,
+        causal=spec.causal,
+        capability=config.gpu.capability,
     )
-    packed = packed_weights(
+    packed = weights.packed_weights(
         folder, settings, architecture, spec, config.quantization, hardware.kind
     )
     plan = make_plan(spec, dtype, config.block_size, limits, hardware, kv_dtype, packed.num_bytes)
@@ -98,6 +132,7 @@ def plan_model(config: PlanConfig) -> Answer:
         hardware=hardware,
         limits=limits,
         plan=plan,
+        file_bytes=weights.file_bytes(folder, settings, architecture, spec, dtype),
         spec=spec,
         packed=packed,
     )
@@ -116,7 +151,9 @@ def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJs
     limits = StepLimits(
         scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len
     )
-    kv_dtype = choices.choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind)
+    kv_dtype = choices.choose_kv_dtype(
+        config.kv_cache_dtype, dtype, hardware.kind, capability=config.gpu.capability
+    )
     plan = make_outline_plan(model, dtype, config.block_size, limits, hardware, kv_dtype)
     return Answer(
         config=config,
@@ -126,8 +163,10 @@ def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJs
         hardware=hardware,
         limits=limits,
         plan=plan,
+        # By config.json alone nobody knows the names of modules, by which settings quantise them.
+        file_bytes=weights.stored_bytes(folder) or plan.weight_bytes,
         # While it is loaded such a model is as large as a dense one, whatever it keeps of that.
-        packed=PackedWeights(chosen.name if chosen else None),
+        packed=weights.PackedWeights(chosen.name if chosen else None),
     )
 
 
@@ -140,6 +179,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "num_parameters": answer.num_parameters,
         "dtype": answer.dtype,
         "quantization": answer.packed.name,
+        "left_dense": answer.packed.left_dense,
         "kv_cache_dtype": plan.layout.dtype,
         "device": answer.hardware.kind,
         "tensor_parallel_size": answer.hardware.tensor_parallel_size,
@@ -189,11 +229,14 @@ def as_table(answer: Answer) -> str:
         "",
     ]
     lines += [f"  {name:<12} {amount:>12}   {note}".rstrip() for name, amount, note in rows]
+    lines.append("")
+    if answer.packed.left_dense:
+        lines.append(f"Not quantised: {', '.join(answer.packed.left_dense)}.")
     per_token = f"{plan.kv_bytes_per_token / 1024:g} KiB"
     if plan.step is None:
-        lines += ["", f"KV of a token takes {per_token}."]
+        lines.append(f"KV of a token takes {per_token}.")
     else:
-        lines += ["", f"KV of a token takes {per_token}: of one layer at a time, for one step."]
+        lines.append(f"KV of a token takes {per_token}: of one layer at a time, for one step.")
     return "\n".join([*lines, verdict(plan)])
 
 

@@ -41,6 +41,7 @@ def run_deployment(answer: Answer) -> None:
         answer.hardware,
         answer.limits,
         answer.plan,
+        answer.file_bytes,
         answer.packed.num_bytes,
     )
     deployment = plan_deployment(subject, make_worker(subject, config.gpu, wanted.rates), wanted)

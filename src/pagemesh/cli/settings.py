@@ -205,7 +205,8 @@ class PlanConfig:
     workers of it."""
 
     model: str = ""
-    """Folder with config.json, or a GGUF file, or a Hugging Face hub id, of which no weights are fetched."""
+    """Folder with config.json, or a GGUF file, or a Hugging Face hub id, of which no weights are fetched; a GGUF file
+    of the hub is fetched whole."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 
@@ -231,7 +232,8 @@ class PlanConfig:
     quantised in, which config.json says as well."""
 
     kv_cache_dtype: KvCacheDtype = "auto"
-    """Type of the KV blocks; auto takes that of the weights, int8 is for CPUs."""
+    """Type of the KV blocks; auto takes that of the weights, int8 is for CPUs, fp8 for CPUs and GPUs from compute
+    capability 8.9 on, as far as --gpu tells it."""
 
     max_model_len: int | None = None
     """Longest prompt plus output in tokens; the model's own context when unset."""

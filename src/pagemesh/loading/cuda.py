@@ -28,10 +28,6 @@ log = structlog.get_logger(__name__)
 _LEAST_CAPABILITY: Final = (8, 0)
 """Ampere's: the kernels load ahead by its asynchronous copies and multiply bfloat16, and older ones can neither."""
 
-_FP8_CAPABILITY: Final = (8, 9)
-"""The first compute capability whose instructions convert e4m3 (CUDA C++ Programming Guide); on older
-ones Triton compiles no kernel with it."""
-
 _DRIVER_FILE: Final = Path("/dev/nvidiactl")
 """There where NVIDIA's driver is loaded."""
 
@@ -58,13 +54,7 @@ def choose_device(hardware: HardwareConfig, cache: CacheConfig) -> torch.device:
             f"this machine's GPU has compute capability {capability[0]}.{capability[1]}, but the kernels are for"
             f" {_LEAST_CAPABILITY[0]}.{_LEAST_CAPABILITY[1]} and later; --device cpu does without"
         )
-    choose_kv_dtype(cache.kv_cache_dtype, "float32", "cuda")
-    if cache.kv_cache_dtype != "auto" and capability < _FP8_CAPABILITY:
-        raise ConfigError(
-            f"--kv-cache-dtype is {cache.kv_cache_dtype!r}, but must be auto on this GPU: it has compute"
-            f" capability {capability[0]}.{capability[1]}, and 8-bit floats begin with"
-            f" {_FP8_CAPABILITY[0]}.{_FP8_CAPABILITY[1]}"
-        )
+    choose_kv_dtype(cache.kv_cache_dtype, "float32", "cuda", capability=capability)
     return torch.device("cuda", 0)
 
 

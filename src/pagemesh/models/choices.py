@@ -32,6 +32,10 @@ _KV_DTYPES: Final = {
 }
 """By the names of --kv-cache-dtype."""
 
+_FP8_CAPABILITY: Final = (8, 9)
+"""The first compute capability whose instructions convert e4m3 (CUDA C++ Programming Guide); on older
+ones Triton compiles no kernel with it."""
+
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
@@ -71,11 +75,17 @@ def choose_dtype(asked: str, settings: ConfigJson, supported: Collection[str]) -
 
 
 def choose_kv_dtype(
-    asked: KvCacheDtype, dtype: str, device: Literal["cpu", "cuda"], *, causal: bool = True
+    asked: KvCacheDtype,
+    dtype: str,
+    device: Literal["cpu", "cuda"],
+    *,
+    causal: bool = True,
+    capability: tuple[int, int] | None = None,
 ) -> str:
     """Type of the KV blocks of a model that runs in `dtype`, by its name in torch.
 
-    ConfigError for int8 on a GPU, for which there are no kernels, and for 8 bits of an encoder.
+    ConfigError for int8 on a GPU, and for fp8 on one whose compute `capability` is known and too low, for which there
+    are no kernels, and for 8 bits of an encoder.
     """
     if asked == "auto":
         return dtype
@@ -87,6 +97,12 @@ def choose_kv_dtype(
     if device == "cuda" and kv_dtype == _INT8_KV:
         raise ConfigError(
             f"--kv-cache-dtype is {asked!r}, but must be auto or fp8 on a GPU, whose kernels have no int8"
+        )
+    if capability is not None and capability < _FP8_CAPABILITY:
+        raise ConfigError(
+            f"--kv-cache-dtype is {asked!r}, but must be auto on this GPU: it has compute"
+            f" capability {capability[0]}.{capability[1]}, and 8-bit floats begin with"
+            f" {_FP8_CAPABILITY[0]}.{_FP8_CAPABILITY[1]}"
         )
     return kv_dtype
 

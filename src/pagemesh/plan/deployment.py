@@ -16,7 +16,6 @@ from pagemesh.plan.trial import Goal, OutOfTimeError, Trial, Trials
 from pagemesh.plan.worker import Subject, Worker
 from pagemesh.sim.sources import Workload, at_rate, load_workload
 from pagemesh.sim.trace import Trace
-from pagemesh.sizing.plan import ITEM_BYTES
 from pagemesh.workload.slo import Slo
 
 _ALONE_RATE = 0.001
@@ -102,7 +101,7 @@ def plan_deployment(subject: Subject, worker: Worker, config: DeploymentConfig) 
             traffic,
             num_workers,
             worker.mesh.decode.kv_tokens // worker.mesh.block_size,
-            subject.num_parameters * ITEM_BYTES[subject.dtype],
+            subject.file_bytes,
             config.spare,
         ),
         notes=tuple(_notes(worker, trace, alone, traffic, is_late, config)),

@@ -28,20 +28,22 @@ class Gpu(NamedTuple):
     """Of dense products of 16-bit numbers; data sheets often state twice that, with sparsity."""
     bandwidth: float
     """GB/s of its memory."""
+    capability: tuple[int, int]
+    """Compute capability, major and minor (developer.nvidia.com/cuda-gpus)."""
     source: str
-    """Where the last two stand."""
+    """Where TFLOP/s and GB/s stand."""
 
 
 GPUS: Final[dict[GpuName, Gpu]] = {
-    "a100-40gb": Gpu(39.4, 312, 1555, "NVIDIA A100 data sheet, SXM 40 GB"),
-    "a100-80gb": Gpu(79.1, 312, 2039, "NVIDIA A100 data sheet, SXM 80 GB"),
-    "b200": Gpu(178.0, 2250, 8000, "NVIDIA DGX B200 data sheet, an eighth"),
-    "h100": Gpu(79.1, 989, 3350, "NVIDIA H100 data sheet, SXM"),
-    "h200": Gpu(139.8, 989, 4800, "NVIDIA H200 data sheet, SXM"),
-    "l4": Gpu(22.0, 121, 300, "NVIDIA L4 data sheet"),
-    "l40s": Gpu(44.4, 362, 864, "NVIDIA L40S data sheet"),
-    "rtx-3090": Gpu(23.6, 71, 936, "NVIDIA Ampere GA102 whitepaper, sums in float32"),
-    "rtx-4090": Gpu(23.6, 165, 1008, "NVIDIA Ada whitepaper, sums in float32"),
+    "a100-40gb": Gpu(39.4, 312, 1555, (8, 0), "NVIDIA A100 data sheet, SXM 40 GB"),
+    "a100-80gb": Gpu(79.1, 312, 2039, (8, 0), "NVIDIA A100 data sheet, SXM 80 GB"),
+    "b200": Gpu(178.0, 2250, 8000, (10, 0), "NVIDIA DGX B200 data sheet, an eighth"),
+    "h100": Gpu(79.1, 989, 3350, (9, 0), "NVIDIA H100 data sheet, SXM"),
+    "h200": Gpu(139.8, 989, 4800, (9, 0), "NVIDIA H200 data sheet, SXM"),
+    "l4": Gpu(22.0, 121, 300, (8, 9), "NVIDIA L4 data sheet"),
+    "l40s": Gpu(44.4, 362, 864, (8, 9), "NVIDIA L40S data sheet"),
+    "rtx-3090": Gpu(23.6, 71, 936, (8, 6), "NVIDIA Ampere GA102 whitepaper, sums in float32"),
+    "rtx-4090": Gpu(23.6, 165, 1008, (8, 9), "NVIDIA Ada whitepaper, sums in float32"),
 }
 
 
@@ -80,6 +82,12 @@ class GpuConfig:
         """As given, or as of the data sheet."""
         sheet = self.data_sheet
         return sheet.tflops if self.gpu_tflops is None and sheet else self.gpu_tflops
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """Compute capability of --gpu, whatever figures are given beside it; None without one."""
+        sheet = self.data_sheet
+        return None if sheet is None else sheet.capability
 
     @property
     def bandwidth(self) -> float | None:

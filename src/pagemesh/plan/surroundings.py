@@ -63,7 +63,7 @@ class Surroundings:
     valkey_bytes: int
     """In place of the former, where several kvstores share an index."""
     model_bytes: int
-    """Of the model's files, in the planned type."""
+    """Of the model's files."""
 
 
 def traffic_of(trace: Trace) -> Traffic:

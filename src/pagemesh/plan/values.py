@@ -13,7 +13,7 @@ from pagemesh.plan.report import sentence_of_limit
 from pagemesh.plan.settings import DeploymentConfig
 from pagemesh.plan.surroundings import KVSTORE_BYTES
 from pagemesh.plan.worker import ALLOWANCE_GIB, Subject, host_memory
-from pagemesh.sizing.plan import GIB, size_text
+from pagemesh.sizing.plan import GIB, ITEM_BYTES, size_text
 
 _IMAGE_FOLDER: Final = "/opt/pagemesh"
 """Below which the images have the models that ship."""
@@ -217,8 +217,11 @@ def _worker(deployment: Deployment, subject: Subject, served: Served) -> dict[st
 
 def _beside_a_gpu(deployment: Deployment, subject: Subject) -> dict[str, Noted | Tree]:
     """What a pod with a GPU takes of its node, and how one is replaced."""
-    model_bytes = deployment.surroundings.model_bytes
     held_first = subject.spec is None
+    model_bytes = deployment.surroundings.model_bytes
+    if held_first:
+        # As floats, whatever its files have.
+        model_bytes = subject.num_parameters * ITEM_BYTES[subject.dtype]
     memory = host_memory(model_bytes, held_first=held_first)
     model = f"{size_text(model_bytes)} of model, " + (
         "which transformers reads into the host's memory first"

@@ -33,6 +33,8 @@ class Subject:
     hardware: Hardware
     limits: StepLimits
     memory: MemoryPlan
+    file_bytes: int
+    """Of the model's tensors in its files."""
 
     packed: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the parameters that stay quantised, as of `sizing.weights`."""

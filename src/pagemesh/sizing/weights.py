@@ -1,13 +1,12 @@
 """Bytes of the matrices that stay packed, by what config.json and the headers of a checkpoint say. No torch.
 
 On CPUs a matrix lies in panels of 32 rows and in parts of 128 inputs, each of which begins with what its codes are
-multiplied with, in lines of 64 bytes (`kernels.linear.packed_parts`). On GPUs it lies as it is read, but for the table
-of tokens, which is dense there.
+multiplied with, in lines of 64 bytes (`kernels.linear.packed_parts`). On GPUs it lies as it is read, a table of tokens
+too.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -18,8 +17,14 @@ from pagemesh.gguf.model import is_gguf
 from pagemesh.models.architectures.architecture import Architecture, Source
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.gguf_sources import gguf_sources
-from pagemesh.models.quantization.methods import Quantization, choose_quantization
+from pagemesh.models.quantization.methods import (
+    Quantization,
+    choose_quantization,
+    codes_by_settings,
+    read_quantization,
+)
 from pagemesh.models.quantization.ways import (
+    CHOOSING,
     QuantizationWay,
     Rounding,
     WayName,
@@ -28,6 +33,7 @@ from pagemesh.models.quantization.ways import (
 )
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import TensorEntry, read_headers
+from pagemesh.sizing.plan import weight_bytes
 
 _PANEL_ROWS: Final = 32
 _PART_INPUTS: Final = 128
@@ -63,6 +69,9 @@ class PackedWeights(NamedTuple):
     num_bytes: Mapping[str, int] = {}
     """By the parameters of `DecoderSpec.parameter_shapes`, whole ones of all devices."""
 
+    left_dense: tuple[str, ...] | None = None
+    """Of what is quantised while it is loaded, the matrices that are not, as `QuantizationWay.left_out` names them."""
+
 
 def packed_weights(
     folder: Path,
@@ -78,13 +87,14 @@ def packed_weights(
     if chosen is None:
         return PackedWeights()
     if isinstance(chosen, QuantizationWay):
-        return PackedWeights(chosen.name, _of_way(chosen, spec, kind))
+        left = tuple(chosen.left_out(spec))
+        return PackedWeights(chosen.name, _of_way(chosen, spec, kind), left)
     name = chosen.method
     try:
         entries, _ = read_headers(folder)
     except ConfigError:
         # A plan needs no weights.
-        return PackedWeights(name, _by_settings(chosen, spec, kind))
+        return PackedWeights(name, _by_settings(chosen, architecture, spec, kind))
     is_file = is_gguf(folder)
     sources = (
         gguf_sources(architecture, spec, entries)
@@ -94,6 +104,29 @@ def packed_weights(
     if kind == "cpu" and _has_order(chosen, entries):
         return PackedWeights(name)
     return PackedWeights(name, _by_headers(sources, entries))
+
+
+def file_bytes(
+    folder: Path, settings: ConfigJson, architecture: Architecture, spec: DecoderSpec, dtype: str
+) -> int:
+    """Of the tensors in a checkpoint's files; without these, of what config.json says of them, in `dtype` where they
+    are not quantised. What is quantised while it is loaded is dense there."""
+    found = stored_bytes(folder)
+    if found is not None:
+        return found
+    written = read_quantization(settings)
+    # A file has its codes whether a CPU keeps them or not.
+    packed = {} if written is None else _by_settings(written, architecture, spec, "cuda")
+    return weight_bytes(spec, dtype, packed=packed)
+
+
+def stored_bytes(folder: Path) -> int | None:
+    """As the headers of a folder, or of a GGUF file, have them; None where there are none."""
+    try:
+        entries, _ = read_headers(folder)
+    except ConfigError:
+        return None
+    return sum(entry.end - entry.begin for entry in entries.values())
 
 
 def panel_bytes(shape: tuple[int, ...], to: Rounding) -> int:
@@ -166,38 +199,35 @@ def _has_order(chosen: Quantization, entries: Mapping[str, TensorEntry]) -> bool
 
 
 def _by_settings(
-    chosen: Quantization, spec: DecoderSpec, kind: Literal["cpu", "cuda"]
+    chosen: Quantization,
+    architecture: Architecture,
+    spec: DecoderSpec,
+    kind: Literal["cpu", "cuda"],
 ) -> Mapping[str, int]:
-    """Without weights to look at: matrices of layers in the bits that the settings name, experts alone of MXFP4."""
-    bits = _bits_of(chosen)
-    shapes = {
-        name: shape
-        for name, shape in spec.parameter_shapes().items()
-        if name.startswith("layers.") and is_multiplied(name, shape)
-    }
-    if chosen.method == "mxfp4":
-        shapes = {name: shape for name, shape in shapes.items() if ".experts." in name}
-    if kind == "cpu" and chosen.config.get("desc_act") is True:
-        return {}
-    # With a scale of 16 bits to 32 inputs.
-    return {name: prod(shape) * (2 * bits + 1) // 16 for name, shape in shapes.items()}
-
-
-def _bits_of(chosen: Quantization) -> int:
-    """4 or 8."""
-    config = chosen.config
-    match chosen.method:
-        case "awq" | "mxfp4" | "gguf":
-            return 4
-        case "gptq":
-            return 8 if config.get("bits") == 8 else 4
-        case "bitsandbytes":
-            return 4 if config.get("load_in_4bit") is True else 8
-        case "torchao" | "compressed-tensors":
-            text = json.dumps({key: config.get(key) for key in config})
-            return 4 if '"num_bits": 4' in text or "Int4" in text else 8
-        case _:
-            return 8
+    """Without weights to look at: matrices of layers in the bits that the settings give each, experts alone of MXFP4."""
+    codes_of = codes_by_settings(chosen)
+    found: dict[str, int] = {}
+    rules: dict[str, str] = {}
+    dense: set[str] = set()
+    for source in architecture.sources(spec):
+        parameter, shape = source.parameter, source.shape
+        if not parameter.startswith("layers.") or not is_multiplied(parameter, shape):
+            continue
+        codes = codes_of(tuple(map(_module_of, architecture.names_of(source.tensor))))
+        is_stack = len(shape) > 2
+        if (
+            codes is None
+            or parameter.endswith(CHOOSING)
+            or is_stack != (chosen.method == "mxfp4")
+            or (kind == "cpu" and codes.has_order)
+            # Only queries, keys and values may be of several kinds.
+            or (rules.setdefault(parameter, codes.rule) != codes.rule and ".qkv." not in parameter)
+        ):
+            dense.add(parameter)
+            continue
+        # With a scale of 16 bits to 32 inputs.
+        found[parameter] = found.get(parameter, 0) + prod(shape) * (2 * codes.bits + 1) // 16
+    return {name: size for name, size in found.items() if name not in dense}
 
 
 def _up(number: int, multiple: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pagemesh.cli.main import main
+from tests.unit.gguf.small_file import write_small
 
 
 @pytest.fixture
@@ -68,6 +69,28 @@ def test_int8_kv_is_refused_for_a_gpu(folder: str, capsys: pytest.CaptureFixture
     assert "--kv-cache-dtype is 'int8', but must be auto or fp8 on a GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("gpu", "capability"), [("rtx-3090", "8.6"), ("a100-40gb", "8.0"), ("a100-80gb", "8.0")]
+)
+def test_fp8_kv_is_refused_for_a_kind_of_gpu_without_such_floats(
+    folder: str, capsys: pytest.CaptureFixture[str], gpu: str, capability: str
+) -> None:
+    assert main(["plan", folder, "--gpu", gpu, "--kv-cache-dtype", "fp8"]) == 1
+    assert capsys.readouterr().err == (
+        "pagemesh plan: --kv-cache-dtype is 'fp8', but must be auto on this GPU: it has compute capability"
+        f" {capability}, and 8-bit floats begin with 8.9\n"
+    )
+    assert main(["plan", folder, "--gpu", gpu, "--kv-cache-dtype", "auto"]) == 0
+
+
+@pytest.mark.parametrize("gpu", ["l4", "l40s", "rtx-4090", "h100", "h200", "b200"])
+def test_fp8_kv_is_planned_for_a_kind_of_gpu_that_has_such_floats(
+    folder: str, capsys: pytest.CaptureFixture[str], gpu: str
+) -> None:
+    assert main(["plan", folder, "--gpu", gpu, "--kv-cache-dtype", "fp8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kv_cache_dtype"] == "float8_e4m3fn"
+
+
 def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--gpu-memory", "2", "--gpu-memory-utilization", "0.5", "--tensor-parallel-size", "2"]
     flags += ["--dtype", "bfloat16", "--max-model-len", "1000"]
@@ -80,6 +103,7 @@ def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -
         "num_parameters": 4_066_560,
         "dtype": "bfloat16",
         "quantization": None,
+        "left_dense": None,
         "kv_cache_dtype": "bfloat16",
         "device": "cuda",
         "tensor_parallel_size": 2,
@@ -204,6 +228,59 @@ def test_weights_that_are_quantised_while_loading_are_planned_packed(
     assert said in told
     assert main(["plan", folder, "--quantization", "int4", *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["quantization"] == "int4"
+
+
+def test_what_is_left_as_it_is_while_loading_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "vocab_size": 100}
+    config |= {"hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 2, "max_position_embeddings": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    left = ["embed (looked up)", "layers.*.down.weight (80 inputs are no groups of 32)"]
+    for way, told in (("int4", left), ("int8", left[:1]), (None, None)):
+        flags = ["--memory", "1"] + (["--quantization", way] if way else [])
+        assert main(["plan", str(tmp_path), *flags]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        found = [line for line in lines if line.startswith("Not quantised: ")]
+        assert found == ([f"Not quantised: {', '.join(told)}."] if told else [])
+        assert main(["plan", str(tmp_path), *flags, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["left_dense"] == told
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--gguf-file", "small.gguf"],
+        ["--gguf_file=small.gguf", "--load-format", "gguf", "--quantization=gguf"],
+    ],
+)
+def test_a_gguf_file_may_be_named_apart_as_for_serve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    path = write_small(tmp_path / "small.gguf")
+    assert main(["plan", str(path), "--memory", "1", "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert expected["quantization"] == "gguf"
+    assert main(["plan", str(tmp_path), "--memory", "1", *flags, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == expected
+    assert printed.err.count("pagemesh plan: --load-format gguf: ") == ("--load-format" in flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--load-format", "gguf"], "--load-format gguf is for a GGUF file, but --model is "),
+        (["--load-format", "dummy"], "--load-format dummy is not taken: "),
+        (["--gguf-file"], "--gguf-file needs a value"),
+    ],
+)
+def test_what_serve_refuses_of_a_file_plan_refuses(
+    folder: str, capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
+) -> None:
+    assert main(["plan", folder, "--memory", "1", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"pagemesh plan: {sentence}")
 
 
 @pytest.mark.parametrize("command", ["plan", "up"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pagemesh.kernels.target import TARGETS
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.spec import DecoderSpec
@@ -124,4 +125,5 @@ def test_gpus_have_the_units_of_their_table(name: str) -> None:
     assert 10 < gpu.memory < 300
     assert 50 < gpu.tflops < 5000
     assert 200 < gpu.bandwidth < 10_000
+    assert 10 * gpu.capability[0] + gpu.capability[1] in TARGETS
     assert gpu.source.startswith("NVIDIA ")

@@ -120,6 +120,10 @@ class Architecture:
                 ]
         return sources
 
+    def names_of(self, tensor: str) -> tuple[str, ...]:
+        """Those that checkpoints may have for a source's tensor, which one does not say without its tensors."""
+        return tuple(dict.fromkeys(_rename(tensor, layout) for layout in self.layouts))
+
     def may_ignore(self, tensor: str, spec: DecoderSpec) -> bool:
         """Whether a tensor that no source names repeats what the spec says, or is not run."""
         return (

@@ -9,7 +9,6 @@ well (W8A8), the scale of each row of them is found while it is computed, or is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast
@@ -34,6 +33,11 @@ from pagemesh.models.quantization.interface import (
     input_scale_part,
     module_of,
     read_bits,
+)
+from pagemesh.models.quantization.methods import (
+    find_scheme,
+    has_act_order,
+    read_patterns,
 )
 
 _FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
@@ -89,7 +93,7 @@ class CompressedTensors:
             group = groups.child(name)
             if group is not None:
                 schemes.append(_read_scheme(group, config))
-        ignore = _patterns(config, "ignore")
+        ignore = read_patterns(config, "ignore")
         return cls(tuple(schemes), ignore, config.where)
 
     def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
@@ -97,7 +101,8 @@ class CompressedTensors:
         module = module_of(tensor)
         if len(shape) != 2 or (entry is not None and entry.dtype in FLOATS):
             return None
-        scheme = None if _fits(module, self.ignore) else self._scheme_of(module)
+        targets = [(each.targets, each) for each in self.schemes]
+        scheme = find_scheme((module,), targets, self.ignore)
         if scheme is None:
             return None
         if scheme.kind == "float":
@@ -110,18 +115,6 @@ class CompressedTensors:
         if scheme.kind in ("int8 rows", "int8 rows, static"):
             return _int8_packing(scheme, module, shape, entries)
         return _IntPacking(scheme, module, shape, self.where).packing(entries)
-
-    def _scheme_of(self, module: str) -> Scheme | None:
-        """A module's own name counts before expressions, and these before its class."""
-        for is_wanted in (
-            lambda target: target == module,
-            lambda target: target.startswith("re:") and _fits(module, (target,)),
-            lambda target: target == "Linear",
-        ):
-            for scheme in self.schemes:
-                if any(map(is_wanted, scheme.targets)):
-                    return scheme
-        return None
 
 
 def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
@@ -149,14 +142,14 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
         kind = _int8_kind(weights, activations)
     has_groups = weights.get("strategy") == "group"
     return Scheme(
-        targets=_patterns(group, "targets"),
+        targets=read_patterns(group, "targets"),
         kind=kind,
         bits=read_bits(weights, "num_bits"),
         symmetric=weights.flag("symmetric", True),
         strategy=str(weights.get("strategy") or "tensor"),
         group_size=weights.integer("group_size") if has_groups else None,
         block=read_block(weights, "block_structure"),
-        act_order=weights.get("actorder") in ("group", "dynamic"),
+        act_order=has_act_order(weights),
         fp8_rows=_fp8_rows(activations) if is_float and activations is not None else "kept",
     )
 
@@ -293,24 +286,3 @@ class _IntPacking:
 def _unsigned(codes: torch.Tensor) -> torch.Tensor:
     """int8 around 0 → uint8 around 128."""
     return codes.view(torch.uint8) ^ 0x80
-
-
-def _patterns(config: ConfigJson, key: str) -> tuple[str, ...]:
-    values = config.get(key) or []
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise config.bad(key, "a list of strings")
-    for value in values:
-        try:
-            re.compile(value.removeprefix("re:"))
-        except re.error:
-            raise config.bad(key, f"regular expressions, which {value!r} is not") from None
-    return tuple(values)
-
-
-def _fits(module: str, patterns: tuple[str, ...]) -> bool:
-    return any(
-        re.match(pattern.removeprefix("re:"), module) is not None
-        if pattern.startswith("re:")
-        else pattern in (module, "Linear")
-        for pattern in patterns
-    )

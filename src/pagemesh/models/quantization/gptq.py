@@ -30,6 +30,7 @@ from pagemesh.models.quantization.interface import (
     read_bits,
     read_group_size,
 )
+from pagemesh.models.quantization.methods import read_dynamic
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,14 @@ class Gptq:
         config.require("is_marlin_format", (False,))
         config.require("pack_dtype", ("int32",))
         settings = GptqSettings.read(config)
-        others = []
-        dynamic = config.child("dynamic")
-        for pattern in dynamic or ():
-            assert dynamic is not None
-            # With a minus: of modules that are not quantised, and have floats.
-            if not pattern.startswith("-:"):
-                changes = dynamic.child(pattern) or ConfigJson({}, dynamic.where)
-                others.append((_checked(pattern, dynamic), GptqSettings.read(changes, settings)))
+        others = tuple(
+            (rule.pattern, GptqSettings.read(rule.changes, settings))
+            for rule in read_dynamic(config)
+            # Others have floats.
+            if rule.changes is not None
+        )
         is_first = config.get(layout) != "gptq_v2"
-        return cls(settings, tuple(others), 1 if is_first else 0, config.where)
+        return cls(settings, others, 1 if is_first else 0, config.where)
 
     def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
         if tensor in entries or len(shape) != 2:
@@ -160,14 +159,3 @@ def input_groups(groups: torch.Tensor | None, group_size: int, tensor: str) -> t
             f" 0 to {int(runs[-1])}"
         )
     return groups.view(1, -1)
-
-
-def _checked(pattern: str, config: ConfigJson) -> str:
-    text = pattern.removeprefix("+:")
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigError(
-            f"{config.where} must have regular expressions as keys, which {pattern!r} is not: {error}"
-        ) from None
-    return text

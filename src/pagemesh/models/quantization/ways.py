@@ -29,7 +29,7 @@ _INT8_GROUPS: Final = (128, 64, 32, 16)
 
 _INT4_GROUP: Final = 32
 
-_CHOOSING: Final = ("router.weight", "shared_gate.weight")
+CHOOSING: Final = ("router.weight", "shared_gate.weight")
 """Few numbers, by which experts are chosen or weighted."""
 
 
@@ -61,7 +61,7 @@ class QuantizationWay(NamedTuple):
 
     def rounding(self, parameter: str, shape: tuple[int, ...]) -> Rounding | None:
         """Of a parameter of `DecoderSpec.parameter_shapes`; None for one that stays as it is."""
-        if not is_multiplied(parameter, shape) or parameter.endswith(_CHOOSING):
+        if not is_multiplied(parameter, shape) or parameter.endswith(CHOOSING):
             return None
         num_inputs = shape[-1]
         if self.name == "int8" or parameter == "lm_head":
@@ -85,7 +85,7 @@ class QuantizationWay(NamedTuple):
         """The reason for which a matrix has no rounding."""
         if not is_multiplied(parameter, shape):
             return "looked up"
-        if parameter.endswith(_CHOOSING):
+        if parameter.endswith(CHOOSING):
             return "chooses experts"
         return f"{shape[-1]} inputs are no groups of {_INT4_GROUP}"
 
