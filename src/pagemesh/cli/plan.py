@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import PlanConfig
 from pagemesh.cli.vllm.adapt import adapt
 from pagemesh.errors import ConfigError
 from pagemesh.models import choices
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.methods import choose_quantization
+from pagemesh.models.quantization.methods import check_load_format, choose_quantization
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.spec import DecoderSpec
@@ -35,6 +36,8 @@ from pagemesh.sizing.plan import (
     num_step_tokens,
     size_text,
 )
+
+PROG: Final = "pagemesh plan"
 
 _OF_FILE: Final = ("--model", "--gguf-file", "--load-format", "--quantization")
 """Flags with a value each."""
@@ -63,7 +66,7 @@ class Answer:
 
 def own_arguments(given: Sequence[str]) -> list[str]:
     """What `PlanConfig` is made from: flags that say what a model's file is are read as `pagemesh serve` reads them.
-    Says on stderr what there is to know about them. Raises UsageError."""
+    Says on stderr what there is to know about them. Raises UsageError and ConfigError."""
     of_file: list[str] = []
     others: list[str] = []
     left = list(given)
@@ -77,9 +80,14 @@ def own_arguments(given: Sequence[str]) -> list[str]:
         of_file += left[: 0 if equals else 1]
         del left[: 0 if equals else 1]
     adapted = adapt(PlanConfig, of_file)
+    arguments = [*adapted.arguments, *others]
+    if adapted.load_format != "auto":
+        config = parse(PlanConfig, PROG, "", arguments)
+        folder = resolve_model_path(config.model, config.hub, need="config")
+        check_load_format(ConfigJson.read(folder / "config.json"), adapted.load_format)
     for note in adapted.notes:
-        print(f"pagemesh plan: {note}", file=sys.stderr)
-    return [*adapted.arguments, *others]
+        print(f"{PROG}: {note}", file=sys.stderr)
+    return arguments
 
 
 def run(config: PlanConfig) -> None:

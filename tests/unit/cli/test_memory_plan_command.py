@@ -271,7 +271,7 @@ def test_a_gguf_file_may_be_named_apart_as_for_serve(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--load-format", "gguf"], "--load-format gguf is for a GGUF file, but --model is "),
+        (["--load-format", "gguf"], "--load-format is gguf, but "),
         (["--load-format", "dummy"], "--load-format dummy is not taken: "),
         (["--gguf-file"], "--gguf-file needs a value"),
     ],
@@ -279,7 +279,7 @@ def test_a_gguf_file_may_be_named_apart_as_for_serve(
 def test_what_serve_refuses_of_a_file_plan_refuses(
     folder: str, capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
 ) -> None:
-    assert main(["plan", folder, "--memory", "1", *flags]) == 2
+    assert main(["plan", folder, "--memory", "1", *flags]) != 0
     assert capsys.readouterr().err.startswith(f"pagemesh plan: {sentence}")
 
 

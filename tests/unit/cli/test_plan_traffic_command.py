@@ -122,8 +122,8 @@ def test_values_have_the_way_in_which_workers_quantise(llama: str, tmp_path: Pat
     file = tmp_path / "values.yaml"
     flags = ("--gpu", "l4", "--quantization", "int4", *QUICK, "--values", str(file))
     assert main(["plan", llama, *flags]) == 0
-    decode = yaml.safe_load(file.read_text())["decode"]
-    assert decode["extraArgs"] == ["--quantization", "int4"]
+    (model,) = yaml.safe_load(file.read_text())["models"]
+    assert model["quantization"] == "int4"
 
 
 @pytest.mark.parametrize(
