@@ -208,13 +208,13 @@ NF4: Final = (
 )  # fmt: skip
 
 
-def nf4(num_outputs: int, num_inputs: int, *, nested: bool) -> Quantised:
+def nf4(num_outputs: int, num_inputs: int, *, nested: bool, size: int = GROUP) -> Quantised:
     codes = draw(16, num_outputs * num_inputs)
     table = torch.tensor(NF4)
-    num_groups = num_outputs * num_inputs // GROUP
+    num_groups = num_outputs * num_inputs // size
     state: dict[str, Any] = {
         "quant_type": "nf4",
-        "blocksize": GROUP,
+        "blocksize": size,
         "dtype": "bfloat16",
         "shape": [num_outputs, num_inputs],
     }
@@ -235,7 +235,7 @@ def nf4(num_outputs: int, num_inputs: int, *, nested: bool) -> Quantised:
     tensors["weight.quant_state.bitsandbytes__nf4"] = torch.tensor(
         list(as_bytes), dtype=torch.uint8
     )
-    scaled = table[codes].double() * absmax.double()[torch.arange(len(codes)) // GROUP]
+    scaled = table[codes].double() * absmax.double()[torch.arange(len(codes)) // size]
     return Quantised(tensors, scaled.view(num_outputs, num_inputs))
 
 
