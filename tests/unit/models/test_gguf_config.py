@@ -79,9 +79,29 @@ def test_one_number_for_each_layer_is_one_number_where_they_agree(tmp_path: Path
     assert config(path)["intermediate_size"] == 32
 
 
+@pytest.mark.parametrize("original", [None, 0, 64, 4096])
+def test_an_original_context_that_nothing_lengthens_changes_nothing(
+    tmp_path: Path, original: int | None
+) -> None:
+    changes = {"llama.rope.scaling.original_context_length": original}
+    rope = config(write_small(tmp_path / "model.gguf", **changes))["rope_parameters"]
+    assert rope["rope_type"] == "default"
+
+
+def test_an_original_context_may_stand_beside_a_linear_factor(tmp_path: Path) -> None:
+    changes = {
+        "llama.rope.scaling.type": "linear",
+        "llama.rope.scaling.factor": 2.0,
+        "llama.rope.scaling.original_context_length": 32,
+    }
+    rope = config(write_small(tmp_path / "model.gguf", **changes))["rope_parameters"]
+    assert (rope["rope_type"], rope["factor"]) == ("linear", 2.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"llama.rope.scaling.original_context_length": 63}, "llama.rope.scaling.original_context_length = 63, but it must be at least 64, since nothing says how contexts became longer"),
         ({"llama.block_count": None}, "lacks the key llama.block_count"),
         ({"llama.block_count": 10**9}, "llama.block_count = 1000000000, but it must be at most its number of tensors, 11"),
         ({"llama.block_count": "1"}, "llama.block_count = '1', but it must be an integer that is not negative"),
