@@ -270,7 +270,9 @@ def generation_config(model: GgufModel) -> Mapping[str, Any]:
         texts -= {_HARMONY_MESSAGE_END}
     ids = {vocabulary.ids[text] for text in (*named, *texts) if text is not None}
     sampling = Keys(model, "general.sampling")
-    recommended = {ours: sampling.get(key) for key, ours in _SAMPLING.items()}
-    return {"eos_token_id": sorted(ids)} | {
-        name: value for name, value in recommended.items() if value is not None
+    recommended = {
+        ours: sampling.number(key)
+        for key, ours in _SAMPLING.items()
+        if sampling.get(key) is not None
     }
+    return {"eos_token_id": sorted(ids), **recommended}

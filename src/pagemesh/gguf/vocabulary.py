@@ -45,7 +45,11 @@ class Vocabulary:
     def __init__(self, model: GgufModel) -> None:
         self.keys = Keys(model, PREFIX)
         self.kind = self.keys.text("model")
-        self.tokens: Sequence[str] = list(self.keys.texts("tokens"))
+        texts = self.keys.texts("tokens")
+        num_rows = model.num_rows("token_embd")
+        if len(texts) > num_rows:
+            raise self.keys.bad("tokens", f"at most {num_rows}, the rows of token_embd.weight")
+        self.tokens: Sequence[str] = list(texts)
         count = len(self.tokens)
         self.types: Sequence[int] = (
             [TokenType.NORMAL] * count
