@@ -185,9 +185,8 @@ def rope_keys(config: Config, head_dim: int) -> dict[str, Any]:
     found["rope.freq_base"] = float(rope["rope_theta"])
     found["rope.dimension_count"] = rotated(rope, head_dim)
     kind = rope.get("rope_type", "default")
-    original = rope.get("original_max_position_embeddings") or config.get(
-        "original_max_position_embeddings"
-    )
+    key = "original_max_position_embeddings"
+    original: int = rope.get(key) or config.get(key, 0)
     if config["model_type"] == "phi3" or kind == "yarn":
         # Of Phi-3 whether something is stretched or not.
         found["rope.scaling.original_context_length"] = original

@@ -84,7 +84,7 @@ def _byte_level(vocabulary: Vocabulary) -> Json:
 
 
 def _merge_texts(vocabulary: Vocabulary) -> Sequence[str]:
-    """Two parts of a token each."""
+    """As the file has them, two parts of a token each."""
     texts = vocabulary.keys.texts("merges")
     most = sum(max(0, len(token) - 1) for token in vocabulary.tokens)
     if len(texts) > most:
