@@ -26,7 +26,7 @@ grpc nor an HTTP library; `pagemesh.rpc` and the router's OpenAI errors read the
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 
 class PagemeshError(Exception):
@@ -214,3 +214,13 @@ class PoisonRequestError(InternalError):
     """Workers die of the request; the same one is not tried again for a while."""
 
     default_reason = "POISON_REQUEST"
+
+
+_MAX_SHOWN_CHARS: Final = 100
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: cut where it would not fit into a line."""
+    # A text may have gigabytes.
+    text = repr(value[: _MAX_SHOWN_CHARS + 1] if isinstance(value, str) else value)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"

@@ -185,20 +185,19 @@ def rope_keys(config: Config, head_dim: int) -> dict[str, Any]:
     found["rope.freq_base"] = float(rope["rope_theta"])
     found["rope.dimension_count"] = rotated(rope, head_dim)
     kind = rope.get("rope_type", "default")
+    key = "original_max_position_embeddings"
+    original: int = rope.get(key) or config.get(key, 0)
+    if config["model_type"] == "phi3" or kind == "yarn":
+        # Of Phi-3 whether something is stretched or not.
+        found["rope.scaling.original_context_length"] = original
     if kind in ("linear", "yarn"):
         found["rope.scaling.type"] = kind
         found["rope.scaling.factor"] = float(rope["factor"])
     if kind == "yarn":
-        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
         found["rope.scaling.yarn_beta_fast"] = float(rope["beta_fast"])
         found["rope.scaling.yarn_beta_slow"] = float(rope["beta_slow"])
     if kind == "longrope":
-        original = (
-            rope.get("original_max_position_embeddings")
-            or config["original_max_position_embeddings"]
-        )
         scale = config["max_position_embeddings"] / original
-        found["rope.scaling.original_context_length"] = original
         found["rope.scaling.attn_factor"] = float(np.sqrt(1 + np.log(scale) / np.log(original)))
     return found
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
 
 from google.protobuf.message import Message
 
-from pagemesh.errors import InvalidRequestError
-
-_MAX_SHOWN_CHARS: Final = 100
+from pagemesh.errors import InvalidRequestError, shown
 
 
 def check_names(settings: Mapping[str, object], kind: type) -> None:
@@ -22,11 +19,6 @@ def check_names(settings: Mapping[str, object], kind: type) -> None:
             near = difflib.get_close_matches(name, known, 1)
             advice = f"; did you mean {near[0]}?" if near else ""
             raise InvalidRequestError(f"there is no setting {name!r}{advice}", param=name)
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _MAX_SHOWN_CHARS else f"{shown[:_MAX_SHOWN_CHARS]}…"
 
 
 @contextmanager
@@ -40,11 +32,11 @@ def told_as(name: str, value: object) -> Iterator[None]:
         ) from error
     except ValueError as error:
         raise InvalidRequestError(
-            f"{name} is {_shown(value)}, which is out of range", param=name
+            f"{name} is {shown(value)}, which is out of range", param=name
         ) from error
     except (TypeError, AttributeError) as error:
         raise InvalidRequestError(
-            f"{name} is {_shown(value)}, which is of the wrong type", param=name
+            f"{name} is {shown(value)}, which is of the wrong type", param=name
         ) from error
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.container import shown_value
 from pagemesh.gguf.keys import Keys
 from pagemesh.gguf.model import GgufModel
 from pagemesh.gguf.rope import rope_settings
@@ -60,7 +61,7 @@ def _keys(model: GgufModel) -> Keys:
     architecture = model.metadata.get("general.architecture")
     if architecture not in (*_FAMILIES, *_ENCODERS):
         raise ConfigError(
-            f"{model.path} has general.architecture = {architecture!r}, but pagemesh runs of GGUF files"
+            f"{model.path} has general.architecture = {shown_value(architecture)}, but pagemesh runs of GGUF files"
             f" {', '.join([*_FAMILIES, *_ENCODERS])}"
         )
     return Keys(model, str(architecture))
@@ -72,11 +73,15 @@ def _common(keys: Keys) -> Config:
     layers = keys.integer("block_count")
     if layers > len(tensors):
         raise keys.bad("block_count", f"at most its number of tensors, {len(tensors)}")
-    # Facts of training, of the file, or repeated by a tensor's shape.
-    for key in ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned"):
+    num_rows = keys.model.num_rows("token_embd")
+    # Fewer tokens than rows are those of a table that was padded.
+    if keys.integer("vocab_size", 0) > num_rows:
+        raise keys.bad("vocab_size", f"at most {num_rows}, the rows of token_embd.weight")
+    # Facts of training and of the file.
+    for key in ("tensor_data_layout", "rope.scaling.finetuned"):
         keys.get(key)
     return {
-        "vocab_size": _table(keys, "token_embd"),
+        "vocab_size": num_rows,
         "quantization_config": {"quant_method": "gguf"},
         "num_hidden_layers": layers,
         "max_position_embeddings": keys.integer("context_length"),
@@ -84,14 +89,6 @@ def _common(keys: Keys) -> Config:
         "intermediate_size": keys.integer("feed_forward_length", 0) or None,
         "num_attention_heads": keys.integer("attention.head_count"),
     }
-
-
-def _table(keys: Keys, name: str) -> int:
-    """Rows of a tensor of two dimensions."""
-    tensor = keys.model.tensors.get(f"{name}.weight")
-    if tensor is None or len(tensor.shape) != 2:
-        raise ConfigError(f"{keys.model.path} lacks the tensor {name}.weight of two dimensions")
-    return tensor.shape[0]
 
 
 def _decoder(keys: Keys) -> Config:
@@ -129,12 +126,13 @@ def _bert(keys: Keys) -> Config:
     """BERT and what differs from it in no more than its tables: RoBERTa, whose converter cuts off the positions of
     padding, and DistilBERT, which has no token types."""
     config = _encoder(keys)
-    # Of one row, some converters write a vector.
     types = keys.model.tensors.get("token_types.weight")
-    num_types = 0 if types is None else _table(keys, "token_types") if len(types.shape) > 1 else 1
+    num_types = 0
     if types is not None:
+        # Of one row, some converters write a vector.
+        num_types = keys.model.num_rows("token_types") if len(types.shape) > 1 else 1
         Keys(keys.model, "tokenizer.ggml").require("token_type_count", (num_types,))
-    positions = _table(keys, "position_embd")
+    positions = keys.model.num_rows("position_embd")
     if config["max_position_embeddings"] != positions:
         raise keys.bad("context_length", f"{positions}, as position_embd.weight has it")
     return config | {
@@ -165,11 +163,15 @@ def _modern_bert(keys: Keys) -> Config:
 
 def _windows(keys: Keys, period_key: str, period: int) -> Config:
     """Which layers have a window: one by one, or all but every so many."""
-    pattern = keys.get("attention.sliding_window_pattern")
+    key = "attention.sliding_window_pattern"
+    pattern = keys.get(key)
     if isinstance(pattern, memoryview):
+        num_layers = keys.integer("block_count")
+        if len(pattern) != num_layers:
+            raise keys.bad(key, f"one for each layer, {num_layers}")
         types = ("full_attention", "sliding_attention")
         return {"layer_types": [types[bool(slides)] for slides in pattern]}
-    return {period_key: keys.integer("attention.sliding_window_pattern", period)}
+    return {period_key: keys.integer(key, period)}
 
 
 def _llama(keys: Keys, config: Config) -> Mapping[str, Any]:

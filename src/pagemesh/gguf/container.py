@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pagemesh.errors import ConfigError
+from pagemesh.errors import ConfigError, shown
 
 Value = str | int | float | bool | Sequence[Any]
 """One of metadata; an array is a sequence of the others."""
@@ -104,6 +104,13 @@ TENSOR_TYPES: Final[dict[int, TensorType]] = {
     )
 }
 """By ggml's numbers; those that are missing have been withdrawn."""
+
+
+def shown_value(value: object) -> str:
+    """A value as messages show it: an array by its length, and nothing longer than a line."""
+    if isinstance(value, Sequence | memoryview) and not isinstance(value, str):
+        return f"an array of {len(value)} values"
+    return shown(value)
 
 
 class GgufTensor:
@@ -288,7 +295,9 @@ def _read_file(reader: _Reader) -> GgufFile:
         metadata[key] = _read_value(reader, key, reader.integer("I", f"the type of {key}"))
     alignment = metadata.get(_ALIGNMENT_KEY, _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or not 1 <= alignment <= 2**16 or alignment & (alignment - 1):
-        raise reader.error(f"{_ALIGNMENT_KEY} is {alignment!r}, but must be a power of two")
+        raise reader.error(
+            f"{_ALIGNMENT_KEY} is {shown_value(alignment)}, but must be a power of two"
+        )
     return GgufFile(reader.path, metadata, _read_tensors(reader, num_tensors, alignment))
 
 

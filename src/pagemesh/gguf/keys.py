@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pagemesh.errors import ConfigError
+from pagemesh.gguf.container import shown_value
 from pagemesh.gguf.model import GgufModel
+
+_MOST_TEXT_CHARS: Final = 2**17
+"""Of one string; the longest that are read are chat templates, which have some ten thousand."""
 
 
 class Keys:
@@ -25,13 +29,14 @@ class Keys:
         return self.model.metadata.get(self._prefix + key)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """An integer that is not negative, or the one that an array has throughout."""
+        """An integer that is not negative, or the one that an array has for each layer."""
         value = self.get(key)
-        if isinstance(value, Sequence | memoryview) and not isinstance(value, str):
-            values = set(value)
-            if len(values) != 1:
+        if isinstance(value, memoryview):
+            # Its length first: an array may have more values than fit into memory as objects.
+            is_for_layers = len(value) == self.get("block_count") and len(value) > 0
+            if not is_for_layers or any(each != value[0] for each in value):
                 raise self.bad(key, "one number for all layers: nothing else is supported")
-            (value,) = values
+            value = value[0]
         if value is None and default is not None:
             return default
         if type(value) is not int or value < 0:
@@ -67,8 +72,8 @@ class Keys:
     def text(self, key: str) -> str | None:
         """A string; None when it is absent."""
         value = self.get(key)
-        if value is not None and type(value) is not str:
-            raise self.bad(key, "a string")
+        if value is not None and (type(value) is not str or len(value) > _MOST_TEXT_CHARS):
+            raise self.bad(key, f"a string of at most {_MOST_TEXT_CHARS} characters")
         return value
 
     def texts(self, key: str) -> Sequence[str]:
@@ -113,12 +118,8 @@ class Keys:
         value = self.get(key)
         if value is None:
             return ConfigError(f"{self.model.path} lacks the key {self._prefix}{key}: {expected}")
-        if isinstance(value, Sequence | memoryview) and not isinstance(value, str):
-            shown = f"an array of {len(value)} values"
-        else:
-            shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:80]}…"
         return ConfigError(
-            f"{self.model.path} has {self._prefix}{key} = {shown}, but it must be {expected}"
+            f"{self.model.path} has {self._prefix}{key} = {shown_value(value)}, but it must be {expected}"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pagemesh.errors import ConfigError
-from pagemesh.gguf.container import GgufFile, GgufTensor, Value, read_gguf
+from pagemesh.gguf.container import GgufFile, GgufTensor, Value, read_gguf, shown_value
 
 SUFFIX: Final = ".gguf"
 
@@ -30,6 +30,13 @@ class GgufModel:
 
     texts: dict[str, str] = field(default_factory=dict, compare=False)
     """By the names of a folder's files, those that were asked for already: a vocabulary takes tenths of a second."""
+
+    def num_rows(self, name: str) -> int:
+        """Of a tensor, whose name comes without `.weight`; ConfigError for none of two dimensions."""
+        tensor = self.tensors.get(f"{name}.weight")
+        if tensor is None or len(tensor.shape) != 2:
+            raise ConfigError(f"{self.path} lacks the tensor {name}.weight of two dimensions")
+        return tensor.shape[0]
 
 
 def is_gguf(path: Path) -> bool:
@@ -78,7 +85,9 @@ def _open(path: Path, *_state: int) -> GgufModel:
 def _number(file: GgufFile, key: str, default: int) -> int:
     value = file.metadata.get(key, default)
     if type(value) is not int:
-        raise ConfigError(f"{file.path} has {key} = {value!r}, but it must be an integer")
+        raise ConfigError(
+            f"{file.path} has {key} = {shown_value(value)}, but it must be an integer"
+        )
     return value
 
 

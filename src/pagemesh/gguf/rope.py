@@ -15,6 +15,8 @@ FACTORS_LONG: Final = "rope_factors_long.weight"
 FACTORS_SHORT: Final = "rope_factors_short.weight"
 """Those of LongRoPE, for contexts beyond the original one and within it."""
 
+_ORIGINAL: Final = "rope.scaling.original_context_length"
+
 _DEFAULT_BASE: Final = 10_000.0
 _LOCAL_BASE: Final = 10_000.0
 _WITH_LOCAL: Final = ("Gemma3ForCausalLM", "ModernBertModel")
@@ -51,14 +53,25 @@ def _scaling(keys: Keys, config: Mapping[str, Any], dimensions: int) -> dict[str
         raise keys.bad("rope.scaling.type", f"absent beside the tensor {has_factors[0]}")
     if has_factors:
         return _of_factors(keys, config, dimensions)
+    # Read whatever the kind: Phi-3's converter writes it where nothing is stretched, too.
+    original = _original_context(keys, config)
     match kind:
         case "none":
+            if original < config["max_position_embeddings"]:
+                least = f"at least {config['max_position_embeddings']}"
+                raise keys.bad(_ORIGINAL, f"{least}, since nothing says how contexts became longer")
             return {"rope_type": "default"}
         case "linear":
             return {"rope_type": "linear", "factor": factor}
         case "yarn":
             return _yarn(keys, config, factor)
     raise keys.bad("rope.scaling.type", "none, linear, yarn or, with its factors, longrope")
+
+
+def _original_context(keys: Keys, config: Mapping[str, Any]) -> int:
+    """Longest context before it was stretched, in tokens."""
+    context: int = config["max_position_embeddings"]
+    return keys.integer(_ORIGINAL, context) or context
 
 
 def _yarn(keys: Keys, config: Mapping[str, Any], factor: float) -> dict[str, Any]:
@@ -68,9 +81,7 @@ def _yarn(keys: Keys, config: Mapping[str, Any], factor: float) -> dict[str, Any
     return {
         "rope_type": "yarn",
         "factor": factor,
-        "original_max_position_embeddings": keys.integer(
-            "rope.scaling.original_context_length", config["max_position_embeddings"]
-        ),
+        "original_max_position_embeddings": _original_context(keys, config),
         "beta_fast": keys.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": keys.number("rope.scaling.yarn_beta_slow", 1.0),
         # The published model's own, which no key says.
@@ -84,14 +95,11 @@ def _of_factors(keys: Keys, config: Mapping[str, Any], dimensions: int) -> dict[
     one_kind = FACTORS in tensors
     names = (FACTORS, FACTORS) if one_kind else (FACTORS_SHORT, FACTORS_LONG)
     short, long = (_numbers(keys, name, dimensions // 2) for name in names)
-    context = config["max_position_embeddings"]
     settings: dict[str, Any] = {
         "rope_type": "longrope",
         "short_factor": short,
         "long_factor": long,
-        "original_max_position_embeddings": keys.integer(
-            "rope.scaling.original_context_length", context
-        ),
+        "original_max_position_embeddings": _original_context(keys, config),
     }
     attention = keys.number("rope.scaling.attn_factor", 1.0 if one_kind else 0.0)
     return settings | ({"attention_factor": attention} if attention else {})

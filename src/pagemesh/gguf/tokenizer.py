@@ -73,7 +73,7 @@ def _byte_level(vocabulary: Vocabulary) -> Json:
         raise keys.bad("pre", f"one of {', '.join(PRE_TOKENIZERS)}")
     keys.require("add_space_prefix", (False,))
     # A merge has one blank, and no token of GPT-2's alphabet has any.
-    merges = [merge.partition(" ")[::2] for merge in keys.texts("merges")]
+    merges = [merge.partition(" ")[::2] for merge in _merge_texts(vocabulary)]
     return {
         "normalizer": {"type": "NFC"} if kind.normalizes else None,
         "pre_tokenizer": kind.settings,
@@ -81,6 +81,15 @@ def _byte_level(vocabulary: Vocabulary) -> Json:
         "decoder": BYTE_LEVEL,
         "model": _bpe(vocabulary, merges, ignore_merges=kind.ignores_merges),
     }
+
+
+def _merge_texts(vocabulary: Vocabulary) -> Sequence[str]:
+    """As the file has them, two parts of a token each."""
+    texts = vocabulary.keys.texts("merges")
+    most = sum(max(0, len(token) - 1) for token in vocabulary.tokens)
+    if len(texts) > most:
+        raise vocabulary.keys.bad("merges", f"at most {most}, the ways to cut its tokens in two")
+    return texts
 
 
 def _pieces(vocabulary: Vocabulary) -> Json:
@@ -115,18 +124,35 @@ def _blanks_back(has_prefix: bool) -> Json:
 
 def _merges(vocabulary: Vocabulary, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
     """All ways to make a piece of two others, the piece of the highest score first."""
-    ids = vocabulary.ids
+    ids, tokens = vocabulary.ids, vocabulary.tokens
     candidates = [
         id_ for id_, text in vocabulary.of_type(TokenType.NORMAL, TokenType.UNUSED) if len(text) > 1
     ]
+    if sum(len(tokens[id_]) * (len(tokens[id_]) - 1) for id_ in candidates) > _MOST_CUT_CHARS:
+        most = f"of at most {_MOST_CUT_CHARS} characters in all ways to cut them in two"
+        raise vocabulary.keys.bad("tokens", most)
+    num_chars = 0
     for id_ in sorted(candidates, key=lambda id_: -scores[id_]):
-        text = vocabulary.tokens[id_]
+        text = tokens[id_]
         found = [
             (first, second)
             for at in range(1, len(text))
-            if (first := text[:at]) in ids and (second := text[at:]) in ids
+            if (first := ids.get(text[:at])) is not None
+            and (second := ids.get(text[at:])) is not None
         ]
-        yield from sorted(found, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        num_chars += len(found) * len(text)
+        if num_chars > _MOST_MERGE_CHARS:
+            most = f"of at most {_MOST_MERGE_CHARS} characters in all ways to make them of others"
+            raise vocabulary.keys.bad("tokens", most)
+        # The vocabulary's own strings, of which each stands in many merges.
+        yield from ((tokens[first], tokens[second]) for first, second in sorted(found))
+
+
+_MOST_CUT_CHARS: Final = 2**28
+"""What is looked up to find merges, in seconds at most: a token of 16 characters is 240 of them."""
+
+_MOST_MERGE_CHARS: Final = 2**24
+"""The library takes some 6 bytes for each; Gemma's 262,144 tokens have half a million merges of a few characters."""
 
 
 def _bpe(vocabulary: Vocabulary, merges: Sequence[tuple[str, ...]], **settings: Any) -> Json:
@@ -253,9 +279,10 @@ def tokenizer_config(model: GgufModel) -> Json:
     keys = Keys(model, "tokenizer")
     templates = {"default": keys.text("chat_template")}
     if keys.get("chat_templates") is not None:
-        templates |= {
-            name: keys.text(f"chat_template.{name}") for name in keys.texts("chat_templates")
-        }
+        names = keys.texts("chat_templates")
+        if len(names) > len(model.metadata):
+            raise keys.bad("chat_templates", f"at most {len(model.metadata)}, its number of keys")
+        templates |= {name: keys.text(f"chat_template.{name}") for name in names}
     there = [{"name": n, "template": text} for n, text in templates.items() if text is not None]
     return config | ({"chat_template": there} if there else {})
 
@@ -270,7 +297,9 @@ def generation_config(model: GgufModel) -> Mapping[str, Any]:
         texts -= {_HARMONY_MESSAGE_END}
     ids = {vocabulary.ids[text] for text in (*named, *texts) if text is not None}
     sampling = Keys(model, "general.sampling")
-    recommended = {ours: sampling.get(key) for key, ours in _SAMPLING.items()}
-    return {"eos_token_id": sorted(ids)} | {
-        name: value for name, value in recommended.items() if value is not None
+    recommended = {
+        ours: sampling.number(key)
+        for key, ours in _SAMPLING.items()
+        if sampling.get(key) is not None
     }
+    return {"eos_token_id": sorted(ids), **recommended}

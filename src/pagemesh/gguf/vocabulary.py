@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from pagemesh.errors import ConfigError
+from pagemesh.errors import ConfigError, shown
 from pagemesh.gguf.keys import Keys
 from pagemesh.gguf.model import GgufModel
 
@@ -20,6 +20,9 @@ BLANK: Final = "▁"
 WORD_PIECES: Final = "bert"
 UNIGRAM: Final = "t5"
 """Kinds of tokenizers, as llama.cpp names them after the first model that had them."""
+
+_MOST_TOKEN_CHARS: Final = 2**12
+"""The longest of known models are runs of some hundred blanks; of unigrams the library recurses as deep."""
 
 _DEFAULT_IDS: Final[Mapping[str, Mapping[str, int]]] = {
     WORD_PIECES: {"cls_token_id": 101, "seperator_token_id": 102, "unknown_token_id": 100},
@@ -45,7 +48,17 @@ class Vocabulary:
     def __init__(self, model: GgufModel) -> None:
         self.keys = Keys(model, PREFIX)
         self.kind = self.keys.text("model")
-        self.tokens: Sequence[str] = list(self.keys.texts("tokens"))
+        texts = self.keys.texts("tokens")
+        num_rows = model.num_rows("token_embd")
+        if len(texts) > num_rows:
+            raise self.keys.bad("tokens", f"at most {num_rows}, the rows of token_embd.weight")
+        self.tokens: Sequence[str] = list(texts)
+        longest = max(self.tokens, key=len, default="")
+        if len(longest) > _MOST_TOKEN_CHARS:
+            raise ConfigError(
+                f"{model.path} has a token of {len(longest)} characters in {PREFIX}.tokens,"
+                f" {shown(longest)}, but {_MOST_TOKEN_CHARS} are the most"
+            )
         count = len(self.tokens)
         self.types: Sequence[int] = (
             [TokenType.NORMAL] * count

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pagemesh.errors import ConfigError
+from pagemesh.errors import ConfigError, shown
 from pagemesh.gguf.documents import read_file
 
 
@@ -102,7 +102,8 @@ class ConfigJson:
 
     def bad(self, key: str, expected: str) -> ConfigError:
         """The error for a value that cannot be used."""
-        return ConfigError(f"{self.where} has {key} = {self.get(key)!r}, but it must be {expected}")
+        value = shown(self.get(key))
+        return ConfigError(f"{self.where} has {key} = {value}, but it must be {expected}")
 
     def _value_or(self, key: str, default: Any) -> Any:
         value = self.get(key)

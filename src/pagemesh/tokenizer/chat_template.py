@@ -282,8 +282,9 @@ def _compiled(source: str) -> tuple[jinja2.Template, bool]:
     return _ENVIRONMENT.from_string(tree), in_parts
 
 
-MAX_SOURCE_CHARS: Final = 1024 * 1024
-"""Of a template; the longest of known models has some 30,000."""
+MAX_SOURCE_CHARS: Final = 128 * 1024
+"""Of a template, or of all that a model has; compiling takes up to 4 KiB for each, and the longest of known models has
+some 30,000."""
 
 MAX_RENDERED_CHARS: Final = 40 * 1024 * 1024
 """Of a prompt: more than the largest body that the gateway takes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pagemesh.errors import ConfigError, UnsupportedError
-from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.chat_template import MAX_SOURCE_CHARS, ChatTemplate
 from pagemesh.tokenizer.folder import read_json
 
 DEFAULT: Final = "default"
@@ -58,6 +58,11 @@ def load_chat_templates(folder: Path, variables: Mapping[str, str]) -> ChatTempl
     sources = _in_files(folder)
     for name in _JSON_FILES:
         sources = sources or _in_json(folder, name)
+    num_chars = sum(len(text) for _, text in sources.values())
+    if num_chars > MAX_SOURCE_CHARS:
+        raise ConfigError(
+            f"{folder} has chat templates of {num_chars} characters, but {MAX_SOURCE_CHARS} are the most"
+        )
     return ChatTemplates(
         {name: _template(path, text, variables) for name, (path, text) in sources.items()}
     )

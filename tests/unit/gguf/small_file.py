@@ -61,6 +61,15 @@ def charsmap(units: list[int], texts: bytes = b"text\0") -> bytes:
 # "A" becomes "a": from the first unit to that of the byte, and on to the second, where the text begins at 0.
 CHARSMAP = charsmap([0, 1 << 31, *[0] * 63, 64 << 10 | 1 << 8 | 65, *[0] * 190], b"a\0")
 
+PIECES: dict[str, Any] = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.pre": None,
+    "tokenizer.ggml.merges": None,
+    "tokenizer.ggml.tokens": [*TOKENS[:8], "▁", "▁a", "<0x41>", "<tool>"],
+    "tokenizer.ggml.token_type": [2, 3, 3, 1, 1, 1, 1, 1, 1, 1, 6, 4],
+    "tokenizer.ggml.scores": [0.0, 0.0, 0.0, -5.0, -6.0, -7.0, -1.0, -2.0, -4.0, -3.0, 0.0, 0.0],
+    "tokenizer.ggml.unknown_token_id": 0,
+}
 WORDS: dict[str, Any] = {
     "tokenizer.ggml.model": "bert",
     "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a", "b", "▁abc", "c"],
@@ -113,12 +122,40 @@ ENCODER_SHAPES: dict[str, tuple[int, ...]] = {
 
 def write_small(path: Path, **changes: Any) -> Path:
     """A change to None takes the key away; matrices are of Q8_0, norms of F32."""
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, value in (METADATA | changes).items():
-        add(writer, key, value)
-    add_tensors(writer, {f"{name}.weight": shape for name, shape in SHAPES.items()})
+    return write_small_decoder(path, METADATA | changes)
+
+
+def write_small_decoder(
+    path: Path,
+    metadata: Mapping[str, Any],
+    architecture: str = "llama",
+    num_rows: int = len(TOKENS),
+) -> Path:
+    """The same with other keys altogether, and a table of so many rows."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in metadata.items():
+        add(writer, key.replace("llama.", f"{architecture}.", 1), value)
+    shapes = SHAPES | {"token_embd": (num_rows, 32)}
+    add_tensors(writer, {f"{name}.weight": shape for name, shape in shapes.items()})
     finish(writer)
     return path
+
+
+def write_small_parts(first: Path) -> Path:
+    """The same in two files: the first is called NAME-00001-of-00002.gguf, and the other one lies beside it."""
+    names = list(SHAPES)
+    halves = names[: len(names) // 2], names[len(names) // 2 :]
+    for number, half in enumerate(halves):
+        path = first.with_name(first.name.replace("00001", f"0000{number + 1}"))
+        writer = gguf.GGUFWriter(path, "llama")
+        for key, value in METADATA.items() if number == 0 else ():
+            add(writer, key, value)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", 2)
+        writer.add_int32("split.tensors.count", len(names))
+        add_tensors(writer, {f"{name}.weight": SHAPES[name] for name in half})
+        finish(writer)
+    return first
 
 
 def write_small_encoder(

@@ -158,6 +158,10 @@ HUGE = 2**62
             "general.alignment is 3, but must be a power of two",
         ),
         (
+            container([key("general.alignment", ARRAY, struct.pack("<IQI", U32, 1, 32))], []),
+            "general.alignment is an array of 1 values, but must be a power of two",
+        ),
+        (
             container([], [tensor("t", [4], 0, 0)] * 2, bytes(64)),
             "it has the tensor t twice",
         ),
@@ -249,6 +253,14 @@ def test_parts_that_do_not_belong_together_are_refused(
     paths = write_parts(tmp_path, 3, **changes)
     with pytest.raises(ConfigError, match=message):
         open_gguf(paths[given])
+
+
+def test_numbers_of_parts_of_another_type_are_refused(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "model.gguf", **{"split.count": [1, 2]})
+    with pytest.raises(
+        ConfigError, match=r"split\.count = an array of 2 values, but it must be an integer"
+    ):
+        open_gguf(path)
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:

@@ -259,6 +259,15 @@ def test_ids_that_a_file_does_not_say_are_those_of_llama_cpp(tmp_path: Path) -> 
     assert read.encode_batch(["abc"], add_special_tokens=True) == [[3, 4, 2, 1]]
 
 
+def test_unigrams_of_too_many_characters_are_refused(tmp_path: Path) -> None:
+    tokens = [f"{number:04}".ljust(4096, "a") for number in range(1025)]
+    metadata = {"ggml.model": "t5", "ggml.tokens": tokens, "ggml.scores": [0.0] * 1025}
+    with pytest.raises(
+        ConfigError, match="an array of 1025 values, but it must be at most 4194304"
+    ):
+        Tokenizer(write(tmp_path / "model.gguf", metadata))
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "changes", "message"),
     [
@@ -268,7 +277,7 @@ def test_ids_that_a_file_does_not_say_are_those_of_llama_cpp(tmp_path: Path) -> 
         (UNIGRAMS, {"unknown_token_id": 8}, "unknown_token_id = 8, but it must be an id below 8"),
         (UNIGRAMS, {"bos_token_id": None}, "lacks the key tokenizer.ggml.bos_token_id"),
         (UNIGRAMS, {"remove_extra_whitespaces": 1}, "remove_extra_whitespaces = 1, but it must be true or false"),
-        (UNIGRAMS, {"tokens": [*"01234567"[:7], "a" * 2**22]}, "tokens = an array of 8 values, but it must be at most 4194304"),
+        (UNIGRAMS, {"tokens": [*"01234567"[:7], "a" * 2**22]}, "has a token of 4194304 characters"),
         (UNIGRAMS, {"precompiled_charsmap": "x"}, "precompiled_charsmap = 'x', but it must be an array of at most"),
         (UNIGRAMS, {"precompiled_charsmap": b"abc"}, "precompiled_charsmap = an array of 3 values, but it must be a table with"),
         (UNIGRAMS, {"precompiled_charsmap": charsmap([0] * 256, b"")}, "must be a table with its length"),

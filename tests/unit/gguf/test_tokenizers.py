@@ -19,7 +19,7 @@ from pagemesh.gguf.documents import read_file
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.folder import end_token_id
 from tests.support.gguf_files import add, finish
-from tests.unit.gguf.small_file import METADATA, write_small
+from tests.unit.gguf.small_file import METADATA, TOKENS, write_small
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -86,6 +86,7 @@ def write(path: Path, metadata: dict[str, Any]) -> Path:
     """A file with this tokenizer."""
     writer = gguf.GGUFWriter(path, "llama")
     kept = {key: value for key, value in METADATA.items() if not key.startswith("tokenizer")}
+    kept["llama.vocab_size"] = len(metadata["ggml.tokens"])
     for key, value in (kept | {f"tokenizer.{k}": v for k, v in metadata.items()}).items():
         add(writer, key, value)
     table = np.zeros((len(metadata["ggml.tokens"]), 32), np.float32)
@@ -163,6 +164,33 @@ def test_ids_of_pieces_are_those_of_sentencepiece(tmp_path: Path, prefix: bool) 
     assert [read.decode(ids) for ids in found] == texts
 
 
+@pytest.mark.parametrize(
+    ("pieces", "most"),
+    [
+        ([f"{n:02}".ljust(4096, "a") for n in range(17)], "268435456 characters in all ways to cut them in two"),
+        (["a" * n for n in range(1, 400)], "16777216 characters in all ways to make them of others"),
+    ],
+    ids=["cuts", "merges"],
+)  # fmt: skip
+def test_pieces_that_can_be_cut_in_too_many_ways_are_refused(
+    tmp_path: Path, pieces: list[str], most: str
+) -> None:
+    metadata = {
+        "ggml.model": "llama",
+        "ggml.tokens": ["<unk>", "<s>", "</s>", *pieces],
+        "ggml.scores": [0.0] * (3 + len(pieces)),
+        "ggml.token_type": [2, 3, 3] + [1] * len(pieces),
+        "ggml.unknown_token_id": 0,
+        "ggml.bos_token_id": 1,
+    }
+    path = write(tmp_path / "model.gguf", metadata)
+    with pytest.raises(ConfigError) as caught:
+        Tokenizer(path)
+    assert caught.value.message == (
+        f"{path} has tokenizer.ggml.tokens = an array of {3 + len(pieces)} values, but it must be of at most {most}"
+    )
+
+
 def test_tokens_of_begin_and_end_are_put_around_texts_as_the_file_says(tmp_path: Path) -> None:
     path = write_small(tmp_path / "model.gguf", **{"tokenizer.ggml.add_eos_token": True})
     read = Tokenizer(path)
@@ -217,12 +245,38 @@ def test_recommended_sampling_is_the_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("temp", [1, 2], "an array of 2 values"),
+        ("top_p", ["a"], "an array of 1 values"),
+        ("min_p", float("nan"), "nan"),
+        ("top_k", "x", "'x'"),
+        ("penalty_repeat", True, "True"),
+    ],
+)
+def test_recommended_sampling_of_another_type_is_refused(
+    tmp_path: Path, key: str, value: Any, shown: str
+) -> None:
+    path = write_small(tmp_path / "model.gguf", **{f"general.sampling.{key}": value})
+    with pytest.raises(ConfigError) as caught:
+        generation(path)
+    assert caught.value.message == (
+        f"{path} has general.sampling.{key} = {shown}, but it must be a number"
+    )
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model = 'rwkv', but it must be gpt2 or"),
         ({"tokenizer.ggml.model": None}, "lacks the key tokenizer.ggml.model"),
         ({"tokenizer.ggml.pre": "kimi-k2"}, "tokenizer.ggml.pre = 'kimi-k2', but it must be one of"),
         ({"tokenizer.ggml.tokens": 3}, "tokenizer.ggml.tokens = 3, but it must be an array of"),
+        ({"tokenizer.ggml.tokens": [*TOKENS, "</zz>"]}, "tokenizer.ggml.tokens = an array of 13 values, but it must be at most 12, the rows of token_embd.weight"),
+        ({"tokenizer.ggml.tokens": ["x" * 4097, *TOKENS[1:]]}, f"has a token of 4097 characters in tokenizer.ggml.tokens, '{'x' * 99}…, but 4096 are the most"),
+        ({"tokenizer.ggml.merges": ["a b"] * 28}, "tokenizer.ggml.merges = an array of 28 values, but it must be at most 27, the ways to cut its tokens in two"),
+        ({"tokenizer.chat_template": "x" * (2**17 + 1)}, f"tokenizer.chat_template = '{'x' * 99}…, but it must be a string of at most 131072 characters"),
+        ({"tokenizer.chat_templates": ["a"] * 23}, "tokenizer.chat_templates = an array of 23 values, but it must be at most 22, its number of keys"),
         ({"tokenizer.ggml.merges": None}, "lacks the key tokenizer.ggml.merges"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "token_type = an array of 2 values, but it must be an array of 12"),
         ({"tokenizer.ggml.bos_token_id": 12}, "bos_token_id = 12, but it must be an id below 12"),

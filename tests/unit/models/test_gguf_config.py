@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ from pagemesh.models.registry import find_architecture
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.tensor_files import read_headers
 from pagemesh.models.tensor_readers import GgufReader
-from tests.unit.gguf.small_file import ENCODER_SHAPES, write_small, write_small_encoder
+from pagemesh.tokenizer import Tokenizer
+from tests.unit.gguf.small_file import (
+    ENCODER_SHAPES,
+    TOKENS,
+    TYPES,
+    write_small,
+    write_small_encoder,
+)
 
 
 def config(path: Path) -> Any:
@@ -75,17 +83,43 @@ def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_one_number_for_each_layer_is_one_number_where_they_agree(tmp_path: Path) -> None:
-    path = write_small(tmp_path / "model.gguf", **{"llama.feed_forward_length": [32, 32]})
+    changes: dict[str, Any] = {"llama.block_count": 2, "llama.feed_forward_length": [32, 32]}
+    path = write_small(tmp_path / "model.gguf", **changes)
     assert config(path)["intermediate_size"] == 32
+
+
+@pytest.mark.parametrize("original", [None, 0, 64, 4096])
+def test_an_original_context_that_nothing_lengthens_changes_nothing(
+    tmp_path: Path, original: int | None
+) -> None:
+    changes = {"llama.rope.scaling.original_context_length": original}
+    rope = config(write_small(tmp_path / "model.gguf", **changes))["rope_parameters"]
+    assert rope["rope_type"] == "default"
+
+
+def test_an_original_context_may_stand_beside_a_linear_factor(tmp_path: Path) -> None:
+    changes = {
+        "llama.rope.scaling.type": "linear",
+        "llama.rope.scaling.factor": 2.0,
+        "llama.rope.scaling.original_context_length": 32,
+    }
+    rope = config(write_small(tmp_path / "model.gguf", **changes))["rope_parameters"]
+    assert (rope["rope_type"], rope["factor"]) == ("linear", 2.0)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"llama.rope.scaling.original_context_length": 63}, "llama.rope.scaling.original_context_length = 63, but it must be at least 64, since nothing says how contexts became longer"),
         ({"llama.block_count": None}, "lacks the key llama.block_count"),
         ({"llama.block_count": 10**9}, "llama.block_count = 1000000000, but it must be at most its number of tensors, 11"),
         ({"llama.block_count": "1"}, "llama.block_count = '1', but it must be an integer that is not negative"),
-        ({"llama.feed_forward_length": [32, 64]}, "llama.feed_forward_length = an array of 2 values, but it must be one number for all layers"),
+        ({"llama.block_count": "1" * 10**6}, f"llama.block_count = '{'1' * 99}…, but it must be an integer"),
+        ({"llama.block_count": 2, "llama.feed_forward_length": [32, 64]}, "llama.feed_forward_length = an array of 2 values, but it must be one number for all layers"),
+        ({"llama.feed_forward_length": [32, 32]}, "llama.feed_forward_length = an array of 2 values, but it must be one number for all layers"),
+        ({"llama.feed_forward_length": ["32"]}, "llama.feed_forward_length = an array of 1 values, but it must be an integer"),
+        ({"llama.vocab_size": 13}, "llama.vocab_size = 13, but it must be at most 12, the rows of token_embd.weight"),
+        ({"llama.vocab_size": [12, 12]}, "llama.vocab_size = an array of 2 values, but it must be one number"),
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon = nan, but it must be a number"),
         ({"llama.attention.value_length": 8}, "llama.attention.value_length = 8, but it must be 16: nothing else is supported"),
         ({"llama.attention.causal": False}, "llama.attention.causal = False, but it must be True"),
@@ -207,6 +241,17 @@ def test_modern_bert_says_which_layers_have_windows(
     assert [layer.rope and layer.rope.theta for layer in spec.layers] == [bases[w] for w in windows]
 
 
+def test_windows_of_other_layers_than_there_are_are_refused(tmp_path: Path) -> None:
+    changes = MODERN | {"bert.attention.sliding_window_pattern": [True] * 1000}
+    path = write_small_encoder(tmp_path / "model.gguf", architecture="modern-bert", **changes)
+    with pytest.raises(ConfigError) as caught:
+        config(path)
+    assert caught.value.message == (
+        f"{path} has modern-bert.attention.sliding_window_pattern = an array of 1000 values, but it must be"
+        " one for each layer, 1"
+    )
+
+
 def test_modern_bert_with_another_activation_is_refused(tmp_path: Path) -> None:
     changes = MODERN | {"bert.hidden_activation": "silu"}
     path = write_small_encoder(tmp_path / "model.gguf", architecture="modern-bert", **changes)
@@ -226,6 +271,28 @@ def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(content.replace(b"llama", b"mamba"))
     with pytest.raises(ConfigError, match=r"general\.architecture = 'mamba', but pagemesh runs of"):
         config(tmp_path / "model.gguf")
+
+
+def test_an_architecture_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    content = write_small(tmp_path / "model.gguf").read_bytes()
+    text = struct.pack("<Q", 5) + b"llama"
+    strings = struct.pack("<IIQ", 9, 8, 1) + text
+    changed = content.replace(struct.pack("<I", 8) + text, strings, 1)
+    # The header has become longer, and so must what lies behind it.
+    (tmp_path / "model.gguf").write_bytes(changed + bytes(32))
+    with pytest.raises(ConfigError, match=r"general\.architecture = an array of 1 values, but"):
+        config(tmp_path / "model.gguf")
+
+
+def test_a_vocabulary_may_be_shorter_than_a_padded_table(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "llama.vocab_size": 10,
+        "tokenizer.ggml.tokens": TOKENS[:10],
+        "tokenizer.ggml.token_type": TYPES[:10],
+    }
+    path = write_small(tmp_path / "model.gguf", **changes)
+    assert config(path)["vocab_size"] == 12
+    assert Tokenizer(path).encode_batch(["ab"], add_special_tokens=False) == [[6]]
 
 
 def test_a_tensor_of_another_shape_than_the_metadata_asks_for_is_named(tmp_path: Path) -> None:

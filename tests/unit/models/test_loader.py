@@ -143,6 +143,10 @@ def test_a_tied_model_uses_its_embedding_as_output(tmp_path: Path) -> None:
     [
         ({"dtype": "float8_e4m3fn"}, "dtype = 'float8_e4m3fn', but it must be \"float32\" or"),
         ({"eos_token_id": [3, 11]}, "[3, 11], but it must be below the model's vocab_size of 11"),
+        (
+            {"eos_token_id": ["1"] * 1000},
+            f"eos_token_id = {str(['1'] * 1000)[:100]}…, but it must be",
+        ),
         ({"eos_token_id": "end"}, "eos_token_id = 'end', but it must be a token id or a list"),
         ({"architectures": ["ElectraModel"], "model_type": "electra"}, "'ElectraModel', but"),
         ({"hidden_size": 16}, "model.embed_tokens.weight with shape [11, 8], but config.json asks"),

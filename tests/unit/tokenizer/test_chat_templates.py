@@ -105,3 +105,20 @@ def test_a_broken_template_is_named_with_its_file(tmp_path: Path) -> None:
         load_chat_templates(tmp_path, {})
     with pytest.raises(ConfigError, match=r"x\.jinja cannot be read"):
         read_chat_template(tmp_path / "x.jinja", {})
+
+
+def test_templates_that_are_too_long_together_are_refused(tmp_path: Path) -> None:
+    half = "a" * 2**16
+    write(tmp_path, {CONFIG: listed(default=half, tool_use=half)})
+    assert load_chat_templates(tmp_path, {}).choose().render(HI) == half
+    write(tmp_path, {CONFIG: listed(default=half, tool_use=half, rag="a")})
+    with pytest.raises(ConfigError) as caught:
+        load_chat_templates(tmp_path, {})
+    assert caught.value.message == (
+        f"{tmp_path} has chat templates of 131073 characters, but 131072 are the most"
+    )
+    write(tmp_path, {"one.jinja": half + half + "a"})
+    with pytest.raises(
+        ConfigError, match=r"one\.jinja: the chat template has 131073 characters, but 131072 are"
+    ):
+        read_chat_template(tmp_path / "one.jinja", {})
