@@ -21,7 +21,7 @@ from tests.support.quantised_checkpoints import FORMATS, MXFP4, quantise
 from tests.support.rounded_demo import Floats
 from tests.unit.models.test_gguf_models import CHANGES, NAMES
 
-FILES = ("W8A8", "AWQ, groups of 16", "NF4, blocks of 32")
+FILES = ("W8A8", "AWQ, groups of 16", "NF4, blocks of 16")
 
 
 @pytest.mark.product(most=2)

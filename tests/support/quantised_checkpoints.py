@@ -182,8 +182,8 @@ FORMATS: Final[Mapping[str, Format]] = {
         {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}, llm_int8
     ),
     "NF4": Format(_BITS_4 | {"bnb_4bit_quant_type": "nf4"}, partial(nf4, nested=False)),
-    "NF4, blocks of 32": Format(
-        _BITS_4 | {"bnb_4bit_quant_type": "nf4"}, partial(nf4, nested=False, size=32)
+    "NF4, blocks of 16": Format(
+        _BITS_4 | {"bnb_4bit_quant_type": "nf4"}, partial(nf4, nested=False, size=16)
     ),
     "NF4, nested": Format(
         _BITS_4 | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},

@@ -6,7 +6,6 @@ With traffic, how many workers it takes: see `pagemesh.plan`.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from pagemesh.cli.vllm.adapt import adapt
 from pagemesh.errors import ConfigError
 from pagemesh.models import choices
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.quantization.methods import check_load_format, choose_quantization
+from pagemesh.models.quantization import methods
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.spec import DecoderSpec
@@ -84,9 +83,8 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     if adapted.load_format != "auto":
         config = parse(PlanConfig, PROG, "", arguments)
         folder = resolve_model_path(config.model, config.hub, need="config")
-        check_load_format(ConfigJson.read(folder / "config.json"), adapted.load_format)
-    for note in adapted.notes:
-        print(f"{PROG}: {note}", file=sys.stderr)
+        methods.check_load_format(folder, adapted.load_format)
+    adapted.tell(PROG)
     return arguments
 
 
@@ -148,7 +146,7 @@ def plan_model(config: PlanConfig) -> Answer:
 
 def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJson) -> Answer:
     choices.require_transformers(settings)
-    chosen = choose_quantization(settings, config.quantization)
+    chosen = methods.choose_quantization(settings, config.quantization)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.read import outline
 

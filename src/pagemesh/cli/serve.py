@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,6 @@ from pagemesh.cli.vllm.adapt import Adapted, adapt
 from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.variants import make_variant
 from pagemesh.config.environment import HOST_VARIABLE
-from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.methods import check_load_format
 from pagemesh.models.resolve import resolve_model_path
 
@@ -55,8 +53,7 @@ def own_arguments(given: Sequence[str]) -> list[str]:
         adapted.arguments += arguments
         adapted.notes.append(note)
     _add_memory(adapted, gpus)
-    for note in adapted.notes:
-        print(f"{PROG}: {note}", file=sys.stderr, flush=True)
+    adapted.tell(PROG)
     return adapted.arguments
 
 
@@ -81,7 +78,7 @@ def _check_load_format(adapted: Adapted) -> None:
     config = parse(UpConfig, PROG, "", adapted.arguments)
     for model in config.served.models:
         folder = resolve_model_path(model.source, config.hub, need="config")
-        check_load_format(ConfigJson.read(folder / "config.json"), adapted.load_format)
+        check_load_format(folder, adapted.load_format)
 
 
 def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:

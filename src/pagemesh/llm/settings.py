@@ -13,7 +13,6 @@ import pydantic
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.config.served import with_gguf_file
 from pagemesh.errors import ConfigError
-from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.methods import check_load_format
 from pagemesh.models.resolve import resolve_model_path
 
@@ -58,7 +57,7 @@ def read_settings(
 def find_model(config: ModelConfig, load_format: str) -> Path:
     """Its folder or GGUF file; ConfigError where there is none, or one that `load_format` is not the name of."""
     folder = resolve_model_path(config.model, config.hub)
-    check_load_format(ConfigJson.read(folder / "config.json"), load_format)
+    check_load_format(folder, load_format)
     return folder
 
 

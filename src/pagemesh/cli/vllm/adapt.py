@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -68,6 +69,11 @@ class Adapted:
     def flags(self) -> set[str]:
         """The flags among the arguments, in their positive form."""
         return {_positive(each)[0] for each in self.arguments if each.startswith("--")}
+
+    def tell(self, prog: str) -> None:
+        """Say on stderr what there is to know."""
+        for note in self.notes:
+            print(f"{prog}: {note}", file=sys.stderr, flush=True)
 
     def take_out(self, flag: str) -> None:
         """Remove a flag and its values, as often as it is there."""

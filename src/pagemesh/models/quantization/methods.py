@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from pagemesh.config.engine import CHECKPOINT_FORMATS, LOAD_FORMATS, require_quantization
@@ -84,12 +85,15 @@ def choose_quantization(
     return found
 
 
-def check_load_format(config: ConfigJson, name: str) -> None:
+def check_load_format(folder: Path, name: str) -> None:
     """Hold what --load-format calls a model's files against its config.json; how they are read follows from that alone.
 
     ConfigError where the name is unknown, or that of another format than the model's.
     """
     require(name in LOAD_FORMATS, _LOAD_FORMAT, name, f"one of {', '.join(LOAD_FORMATS)}")
+    if name == "auto":
+        return
+    config = ConfigJson.read(folder / "config.json")
     if name in CHECKPOINT_FORMATS:
         choose_quantization(config, name, _LOAD_FORMAT)
     elif name == "safetensors":
