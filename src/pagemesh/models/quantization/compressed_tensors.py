@@ -20,7 +20,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.floats import Fp8Rows, fp8_packing, read_block
-from pagemesh.models.quantization.gptq import input_groups
+from pagemesh.models.quantization.gptq import group_checks, input_groups
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
@@ -34,6 +34,7 @@ from pagemesh.models.quantization.interface import (
     input_scale_part,
     module_of,
     read_bits,
+    scale_checks,
 )
 
 _FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
@@ -203,9 +204,10 @@ def _int8_packing(scheme: Scheme, module: str, shape: tuple[int, ...], entries: 
         "codes": PackedPart(f"{module}.weight", shape, ("I8",)),
         "scales": PackedPart(f"{module}.weight_scale", scales, FLOATS),
     }
-    input_scale = f"{module}.input_scale"
+    checks = scale_checks(parts["scales"])
     if scheme.kind == "int8 rows, static":
-        parts["input_scale"] = input_scale_part(input_scale, entries)
+        parts["input_scale"] = input_scale_part(f"{module}.input_scale", entries)
+        checks["input_scale"] = check_input_scale
 
     def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> ChannelInt8:
         given = tensors.get("input_scale")
@@ -213,10 +215,10 @@ def _int8_packing(scheme: Scheme, module: str, shape: tuple[int, ...], entries: 
             dtype,
             tensors["codes"],
             tensors["scales"].float().expand(num_outputs, 1).contiguous(),
-            None if given is None else check_input_scale(input_scale, given),
+            None if given is None else given.float().view(1, 1),
         )
 
-    return Packing(parts, make, rounds_rows=True)
+    return Packing(parts, make, checks, rounds_rows=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,16 +252,18 @@ class _IntPacking:
         groups = PackedPart(f"{self.module}.weight_g_idx", (num_inputs,), ("I32",))
         if self.scheme.act_order or groups.tensor in entries:
             parts["groups"] = groups
-        return Packing(parts, self._make)
+        checks = scale_checks(parts["scales"]) | group_checks(parts, num_groups)
+        if "shape" in parts:
+            checks["shape"] = self._check_shape
+        return Packing(parts, self._make, checks)
+
+    def _check_shape(self, shape: torch.Tensor) -> str | None:
+        if shape.tolist() == list(self.shape):
+            return None
+        return f"with the shape {shape.tolist()}, but config.json asks for {list(self.shape)}"
 
     def _make(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:
         codes = tensors["codes"]
-        if self.scheme.kind == "packed":
-            told = tensors["shape"].tolist()
-            if told != list(self.shape):
-                raise ConfigError(
-                    f"the tensor {self.module}.weight_shape has {told}, but config.json asks for {list(self.shape)}"
-                )
         num_outputs = self.shape[0]
         middle = 1 << (self.scheme.bits - 1)
         zeros = self._zeros(tensors)
@@ -271,9 +275,7 @@ class _IntPacking:
             group_size=self._group_size,
             centre=middle if zeros is None else 0,
             zero_points=zeros,
-            input_groups=input_groups(
-                tensors.get("groups"), self._group_size, f"{self.module}.weight_g_idx"
-            ),
+            input_groups=input_groups(tensors.get("groups"), self._group_size),
         )
 
     def _zeros(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
