@@ -38,7 +38,11 @@ from pagemesh.models.quantization.interface import (
 )
 
 _FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
-_STRATEGIES: Final = ("tensor", "channel", "group", "block")
+_INT_STRATEGIES: Final = ("tensor", "channel", "group")
+_STRATEGIES: Final = (*_INT_STRATEGIES, "block")
+_BY_GROUP: Final = ("group", "dynamic", True)
+_ACT_ORDERS: Final = (*_BY_GROUP, "weight", "static", False)
+"""Of the last three groups are runs of inputs."""
 
 
 _Kind: TypeAlias = Literal["packed", "int", "float", "int8 rows", "int8 rows, static"]
@@ -84,6 +88,13 @@ class CompressedTensors:
         transforms = config.child("transform_config")
         if transforms is not None:
             transforms.require("config_groups", ({},))
+            for key in transforms:
+                if key != "config_groups" and transforms.get(key) is not None:
+                    raise transforms.bad(key, "absent: nothing else is supported")
+        kv_cache = config.child("kv_cache_scheme")
+        if kv_cache is not None:
+            _require_fp8(kv_cache)
+            kv_cache.require("strategy", ("tensor", "attn_head"))
         groups = config.child("config_groups") or ConfigJson({}, config.where)
         schemes = []
         for name in groups:
@@ -137,9 +148,11 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
     activations = group.child("input_activations")
     is_float = weights.get("type") == "float"
     weights.require("type", ("int", "float"))
-    weights.require("strategy", _STRATEGIES)
+    weights.require("strategy", _STRATEGIES if is_float else _INT_STRATEGIES)
+    weights.require("dynamic", (False,))
+    weights.require("actorder", _ACT_ORDERS)
     if is_float:
-        weights.require("num_bits", (8,))
+        _require_fp8(weights)
         layout.require("format", ("float-quantized", "naive-quantized"))
     elif name != "pack-quantized":
         weights.require("num_bits", (8,))
@@ -156,22 +169,47 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
         symmetric=weights.flag("symmetric", True),
         strategy=str(weights.get("strategy") or "tensor"),
         group_size=weights.integer("group_size") if has_groups else None,
-        block=read_block(weights, "block_structure"),
-        act_order=weights.get("actorder") in ("group", "dynamic"),
+        block=_read_block(weights),
+        act_order=weights.get("actorder") in _BY_GROUP,
         fp8_rows=_fp8_rows(activations) if is_float and activations is not None else "kept",
     )
 
 
+def _require_fp8(numbers: ConfigJson) -> None:
+    """ConfigError for other numbers than floats of 8 bits on both sides of 0."""
+    if numbers.get("type") != "float":
+        raise numbers.bad("type", '"float": nothing else is supported')
+    numbers.require("num_bits", (8,))
+    numbers.require("symmetric", (True,))
+
+
+def _read_block(weights: ConfigJson) -> tuple[int, int] | None:
+    if weights.get("strategy") != "block":
+        return None
+    block = read_block(weights, "block_structure")
+    if block is None:
+        raise weights.bad("block_structure", "a list of two positive integers")
+    return block
+
+
 def _fp8_rows(activations: ConfigJson) -> Fp8Rows:
-    """Of weights that are floats of 8 bits; rows of other numbers than those stay as they are."""
-    if activations.get("type") != "float" or activations.get("num_bits") != 8:
-        return "kept"
+    """Of weights that are floats of 8 bits; ConfigError for others than a kernel has."""
+    _require_fp8(activations)
+    activations.require("dynamic", (True, False))
     if not activations.get("dynamic"):
-        return "static" if activations.get("strategy") in ("tensor", None) else "kept"
+        _require_one_scale(activations)
+        return "static"
+    activations.require("strategy", ("token", "tensor", "group"))
     if activations.get("strategy") == "group":
         return activations.integer("group_size")
     # One scale for all rows of a step would be another one for each step.
-    return "rows" if activations.get("strategy") in ("token", "tensor", None) else "kept"
+    return "rows"
+
+
+def _require_one_scale(activations: ConfigJson) -> None:
+    """ConfigError for another number of scales of a module whose rows have the checkpoint's."""
+    if activations.get("strategy") not in ("tensor", None):
+        raise activations.bad("strategy", '"tensor" where dynamic is false')
 
 
 def _int8_kind(weights: ConfigJson, activations: ConfigJson) -> _Kind:
@@ -186,8 +224,7 @@ def _int8_kind(weights: ConfigJson, activations: ConfigJson) -> _Kind:
         if activations.get("strategy") != "token":
             raise activations.bad("strategy", '"token" where dynamic is true')
         return "int8 rows"
-    if activations.get("strategy") not in ("tensor", None):
-        raise activations.bad("strategy", '"tensor" where dynamic is false')
+    _require_one_scale(activations)
     return "int8 rows, static"
 
 

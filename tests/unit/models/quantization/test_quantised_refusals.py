@@ -77,6 +77,32 @@ def test_an_unknown_method_is_named(tmp_path: Path, method: str | None, told: st
         ("GPTQ", {"group_size": "128"}, "group_size = '128', but it must be a positive integer"),
         ("W4A16", {"format": "marlin-24"}, "format = 'marlin-24', but it must be"),
         ("W4A16", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format = 'sparse-24"),
+        (
+            "W4A16",
+            {"kv_cache_scheme": {"num_bits": 4, "type": "int"}},
+            "type = 'int', but it must be",
+        ),
+        (
+            "W4A16",
+            {"kv_cache_scheme": {"num_bits": 4, "type": "float"}},
+            "kv_cache_scheme has num_bits = 4, but it must be 8",
+        ),
+        (
+            "W4A16",
+            {"kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "token"}},
+            'kv_cache_scheme has strategy = \'token\', but it must be "tensor" or "attn_head"',
+        ),
+        (
+            "W4A16",
+            {"kv_cache_scheme": {"num_bits": 8, "type": "float", "symmetric": False}},
+            "kv_cache_scheme has symmetric = False, but it must be true",
+        ),
+        ("W4A16", {"transform_config": {"spin": 1}}, "transform_config has spin = 1, but it must"),
+        (
+            "W4A16",
+            {"transform_config": {"config_groups": {"u": {}}}},
+            "transform_config has config_groups = {'u': {}}, but it must be {}",
+        ),
         ("W4A16", {"ignore": "lm_head"}, "ignore = 'lm_head', but it must be a list of strings"),
         ("W4A16", {"ignore": ["re:("]}, "regular expressions, which 're:(' is not"),
         ("FP8 in blocks", {"weight_block_size": [128]}, "weight_block_size = [128], but it must"),
@@ -116,6 +142,8 @@ def test_settings_that_no_kernel_has_are_named(
         ({"num_bits": 3}, None, "weights has num_bits = 3, but it must be 4 or 8"),
         ({"type": "float", "num_bits": 4}, None, "num_bits = 4, but it must be 8"),
         ({"strategy": "tensor_group"}, None, "strategy = 'tensor_group', but it must be"),
+        ({"strategy": "block", "block_structure": [1, 8]}, None, "strategy = 'block', but it must"),
+        ({"actorder": "zigzag"}, None, "actorder = 'zigzag', but it must be \"group\" or"),
         ({}, INT8_ROWS, "format = 'pack-quantized', but it must be \"int-quantized\" or"),
     ],
 )
@@ -126,6 +154,36 @@ def test_schemes_that_no_kernel_has_are_named(
     group = json.loads((folder / "config.json").read_text())["quantization_config"]["config_groups"]
     group["group_0"]["weights"] |= weights
     group["group_0"]["input_activations"] = activations
+    assert told in refusal(configure(folder, config_groups=group))
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "told"),
+    [
+        (
+            {},
+            {"type": "int"},
+            "input_activations has type = 'int', but it must be \"float\": nothing",
+        ),
+        ({}, {"type": None}, 'input_activations has type = None, but it must be "float": nothing'),
+        ({}, {"num_bits": 4}, "input_activations has num_bits = 4, but it must be 8: nothing"),
+        ({}, {"symmetric": False}, "input_activations has symmetric = False, but it must be true"),
+        ({}, {"dynamic": "local"}, "dynamic = 'local', but it must be true or false"),
+        ({}, {"strategy": "zigzag"}, 'strategy = \'zigzag\', but it must be "token" or "tensor"'),
+        ({}, {"strategy": "group", "group_size": 0}, "group_size = 0, but it must be a positive"),
+        ({}, {"dynamic": False}, "strategy = 'token', but it must be \"tensor\" where dynamic is"),
+        ({"symmetric": False}, {}, "weights has symmetric = False, but it must be true"),
+        ({"strategy": "block"}, {}, "weights has block_structure = None, but it must be a list"),
+        ({"dynamic": True}, {}, "weights has dynamic = True, but it must be false"),
+    ],
+)
+def test_activations_of_floats_that_no_kernel_has_are_named(
+    tmp_path: Path, weights: dict[str, Any], activations: dict[str, Any], told: str
+) -> None:
+    folder = make(tmp_path, "compressed FP8")
+    group = json.loads((folder / "config.json").read_text())["quantization_config"]["config_groups"]
+    group["group_0"]["weights"] |= weights
+    group["group_0"]["input_activations"] |= activations
     assert told in refusal(configure(folder, config_groups=group))
 
 
