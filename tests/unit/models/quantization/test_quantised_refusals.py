@@ -312,6 +312,22 @@ def test_values_that_the_type_cannot_hold_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_scales_that_only_few_codes_can_be_multiplied_with_are_named(
+    tmp_path: Path, dtype: str
+) -> None:
+    """What these codes stand for is finite, but kernels multiply scales with zero points too."""
+    folder = make(tmp_path, "W4A16")
+    tensors = load_file(folder / "model.safetensors")
+    tensors[f"{Q_PROJ}.weight_packed"].fill_(0x88888888 - 2**32)
+    tensors[f"{Q_PROJ}.weight_scale"].fill_(1e38)
+    write(folder, tensors, json.loads((folder / "config.json").read_text()))
+    assert refusal(folder, dtype=dtype) == (
+        f"{folder}/model.safetensors has the tensor {Q_PROJ}.weight_scale, of a matrix with scales whose"
+        " products with codes float32 cannot hold"
+    )
+
+
 def test_a_bias_that_the_model_has_no_place_for_must_be_zero(tmp_path: Path) -> None:
     folder = make(tmp_path, "GPTQ")
     tensors = load_file(folder / "model.safetensors")
