@@ -9,7 +9,6 @@ well (W8A8), the scale of each row of them is found while it is computed, or is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast
@@ -19,6 +18,7 @@ import torch
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization import name_patterns
 from pagemesh.models.quantization.floats import Fp8Rows, fp8_packing, read_block
 from pagemesh.models.quantization.gptq import group_checks, input_groups
 from pagemesh.models.quantization.interface import (
@@ -44,6 +44,7 @@ _BY_GROUP: Final = ("group", "dynamic", True)
 _ACT_ORDERS: Final = (*_BY_GROUP, "weight", "static", False)
 """Of the last three groups are runs of inputs."""
 
+_EXPRESSION: Final = "re:"
 
 _Kind: TypeAlias = Literal["packed", "int", "float", "int8 rows", "int8 rows, static"]
 
@@ -53,7 +54,7 @@ class Scheme:
     """How the modules of one group are quantised."""
 
     targets: tuple[str, ...]
-    """Names, regular expressions behind `re:`, or `Linear`."""
+    """Names, regular expressions behind `re:` (see `name_patterns`), or `Linear`."""
 
     kind: _Kind
     """Of the weights; the last two of integers that rows of integers are multiplied with."""
@@ -109,7 +110,7 @@ class CompressedTensors:
         module = module_of(tensor)
         if len(shape) != 2 or (entry is not None and entry.dtype in FLOATS):
             return None
-        scheme = None if _fits(module, self.ignore) else self._scheme_of(module)
+        scheme = None if self._fits(module, self.ignore) else self._scheme_of(module)
         if scheme is None:
             return None
         if scheme.kind == "float":
@@ -127,13 +128,21 @@ class CompressedTensors:
         """A module's own name counts before expressions, and these before its class."""
         for is_wanted in (
             lambda target: target == module,
-            lambda target: target.startswith("re:") and _fits(module, (target,)),
+            lambda target: target.startswith(_EXPRESSION) and self._fits(module, (target,)),
             lambda target: target == "Linear",
         ):
             for scheme in self.schemes:
                 if any(map(is_wanted, scheme.targets)):
                     return scheme
         return None
+
+    def _fits(self, module: str, targets: tuple[str, ...]) -> bool:
+        return any(
+            name_patterns.fits(target.removeprefix(_EXPRESSION), module, self.where)
+            if target.startswith(_EXPRESSION)
+            else target in (module, "Linear")
+            for target in targets
+        )
 
 
 def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
@@ -339,17 +348,6 @@ def _patterns(config: ConfigJson, key: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise config.bad(key, "a list of strings")
     for value in values:
-        try:
-            re.compile(value.removeprefix("re:"))
-        except re.error:
-            raise config.bad(key, f"regular expressions, which {value!r} is not") from None
+        if value.startswith(_EXPRESSION):
+            name_patterns.check_pattern(value.removeprefix(_EXPRESSION), f"{config.where}: {key}")
     return tuple(values)
-
-
-def _fits(module: str, patterns: tuple[str, ...]) -> bool:
-    return any(
-        re.match(pattern.removeprefix("re:"), module) is not None
-        if pattern.startswith("re:")
-        else pattern in (module, "Linear")
-        for pattern in patterns
-    )

@@ -7,14 +7,12 @@ input, which is no run of inputs where these were quantised in the order of thei
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 
-from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import GroupInt
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.interface import (
@@ -31,6 +29,7 @@ from pagemesh.models.quantization.interface import (
     read_bits,
     read_group_size,
 )
+from pagemesh.models.quantization.name_patterns import check_pattern, fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Gptq:
 
     settings: GptqSettings
     others: tuple[tuple[str, GptqSettings], ...]
-    """Of modules whose names these patterns fit, the first that does."""
+    """Of modules whose names these patterns fit, the first that does; see `name_patterns`."""
 
     zero_offset: int
     """What a zero point in the file lacks."""
@@ -90,7 +89,9 @@ class Gptq:
             # With a minus: of modules that are not quantised, and have floats.
             if not pattern.startswith("-:"):
                 changes = dynamic.child(pattern) or ConfigJson({}, dynamic.where)
-                others.append((_checked(pattern, dynamic), GptqSettings.read(changes, settings)))
+                text = pattern.removeprefix("+:")
+                check_pattern(text, dynamic.where)
+                others.append((text, GptqSettings.read(changes, settings)))
         is_first = config.get(layout) != "gptq_v2"
         return cls(settings, tuple(others), 1 if is_first else 0, config.where)
 
@@ -99,7 +100,8 @@ class Gptq:
             return None
         module = module_of(tensor)
         settings = next(
-            (each for pattern, each in self.others if re.match(pattern, module)), self.settings
+            (each for pattern, each in self.others if fits(pattern, module, self.where)),
+            self.settings,
         )
         num_outputs, num_inputs = shape
         per_word = 32 // settings.bits
@@ -166,14 +168,3 @@ def input_groups(groups: torch.Tensor | None, group_size: int) -> torch.Tensor |
         return None
     runs = torch.arange(len(groups), dtype=groups.dtype, device=groups.device) // group_size
     return None if torch.equal(groups, runs) else groups.view(1, -1)
-
-
-def _checked(pattern: str, config: ConfigJson) -> str:
-    text = pattern.removeprefix("+:")
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigError(
-            f"{config.where} must have regular expressions as keys, which {pattern!r} is not: {error}"
-        ) from None
-    return text

@@ -73,7 +73,11 @@ def test_an_unknown_method_is_named(tmp_path: Path, method: str | None, told: st
         ("AWQ", {"group_size": 12}, f"groups of 12 inputs, which do not divide the 32 of {Q_PROJ}"),
         ("GPTQ", {"bits": 3}, "bits = 3, but it must be 4 or 8"),
         ("GPTQ", {"checkpoint_format": "marlin"}, "checkpoint_format = 'marlin', but it must be"),
-        ("GPTQ", {"dynamic": {"+:[": {"bits": 8}}}, "which '+:[' is not"),
+        (
+            "GPTQ",
+            {"dynamic": {"+:[": {"bits": 8}}},
+            "dynamic must have regular expressions, but '[' is none",
+        ),
         ("GPTQ", {"group_size": "128"}, "group_size = '128', but it must be a positive integer"),
         ("W4A16", {"format": "marlin-24"}, "format = 'marlin-24', but it must be"),
         ("W4A16", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format = 'sparse-24"),
@@ -104,7 +108,7 @@ def test_an_unknown_method_is_named(tmp_path: Path, method: str | None, told: st
             "transform_config has config_groups = {'u': {}}, but it must be {}",
         ),
         ("W4A16", {"ignore": "lm_head"}, "ignore = 'lm_head', but it must be a list of strings"),
-        ("W4A16", {"ignore": ["re:("]}, "regular expressions, which 're:(' is not"),
+        ("W4A16", {"ignore": ["re:("]}, "ignore must have regular expressions, but '(' is none"),
         ("FP8 in blocks", {"weight_block_size": [128]}, "weight_block_size = [128], but it must"),
         ("FP8", {"fmt": "e5m2"}, "fmt = 'e5m2', but it must be \"e4m3\""),
         (
