@@ -30,6 +30,7 @@ ENGINES: Final = (
     "pydantic",
     "structlog",
     "llguidance",
+    "regex",
     "xxhash",
 )
 """That kernels, models and the engine import, at the versions that pyproject.toml demands."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ class ConfigJson:
             values = json.loads(read_file(path))
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except RecursionError:
+            raise ConfigError(f"{path} is not valid JSON: it is nested too deep") from None
         except ValueError as error:
             raise ConfigError(f"{path} is not valid JSON: {error}") from error
         if not isinstance(values, dict):
@@ -115,4 +117,7 @@ class ConfigJson:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    # JSON's whole numbers may be beyond all floats.
+    return 0 < value <= sys.float_info.max

@@ -230,9 +230,17 @@ class CheckpointParameters:
 
     def _look_again(self, source: Source) -> None:
         if source.tensor in self._packings:
-            values = self._packings.make(source, self._bring, torch.float32).dense()
+            name = self._packings.first_tensor(source)
+            weight = self._packings.make(source, self._bring, torch.float32)
+            values = weight.dense()
             if not values.to(self._dtype).isfinite().all():
-                raise self._not_finite(self._packings.first_tensor(source), values)
+                raise self._not_finite(name, values)
+            # Kernels may multiply scales with zero points before they add codes times scales.
+            if not weight.bound().isfinite():
+                raise ConfigError(
+                    f"{self._checkpoint.entries[name].path} has the tensor {name}, of a matrix with scales whose products"
+                    " with codes float32 cannot hold"
+                )
             return
         tensor = self._checkpoint.read(source.tensor)
         converted = tensor if source.convert is None else source.convert(tensor)

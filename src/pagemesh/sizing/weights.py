@@ -20,9 +20,9 @@ from pagemesh.models.gguf_sources import gguf_sources
 from pagemesh.models.quantization.methods import (
     Quantization,
     choose_quantization,
-    codes_by_settings,
     read_quantization,
 )
+from pagemesh.models.quantization.name_patterns import codes_by_settings
 from pagemesh.models.quantization.ways import (
     CHOOSING,
     QuantizationWay,

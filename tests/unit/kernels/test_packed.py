@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,9 @@ def test_a_codebook_stands_for_numbers_of_its_table() -> None:
     assert replace(weight, scales=powers).dense().tolist() == [[-4.0, -3.0625, 0.0, 49.0]]
     no_number = torch.tensor([[126, 255]], dtype=torch.uint8).view(torch.float8_e8m0fnu)
     assert replace(weight, scales=no_number).bound().isnan()
+    # Wherever in the table it is.
+    table = (*weight.table[:5], math.nan, *weight.table[6:])
+    assert replace(weight, table=table).bound().isnan()
 
 
 def test_floats_of_8_bits_are_scaled_in_runs() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.checkpoint import Checkpoint
@@ -147,11 +149,105 @@ def test_a_pointer_file_of_git_lfs_is_refused(tmp_path: Path) -> None:
     assert "is not a safetensors file" in message_of(tmp_path)
 
 
-def test_a_header_with_overlapping_tensors_is_refused(tmp_path: Path) -> None:
-    save_file({"a": torch.zeros(2), "b": torch.ones(2)}, tmp_path / "model.safetensors")
-    path = tmp_path / "model.safetensors"
-    content = path.read_bytes().replace(b"[0,8]", b"[8,8]").replace(b"[8,16]", b"[0,16]")
-    path.write_bytes(content)
-    with Checkpoint.open(tmp_path) as checkpoint, pytest.raises(ConfigError) as caught:
-        checkpoint.read("a")
-    assert "cannot be read as safetensors" in caught.value.message
+Header = dict[str, dict[str, Any]]
+
+
+def rewrite(folder: Path, change: Callable[[Header], object]) -> None:
+    """Two tensors a and b of 8 bytes each, under a header that `change` returns, or changes in place."""
+    save_file({"a": torch.zeros(2), "b": torch.ones(2)}, folder / "model.safetensors")
+    content = (folder / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header: Header = json.loads(content[8:end])
+    made = change(header)
+    raw = made if isinstance(made, bytes) else json.dumps(header).encode()
+    whole = len(raw).to_bytes(8, "little") + raw + content[end:]
+    (folder / "model.safetensors").write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "complaint"),
+    [
+        ("b", {"data_offsets": [0, 8]}, "b at 0 to 8 of its data, but it must begin at 8"),
+        ("b", {"data_offsets": [4, 12]}, "b at 4 to 12 of its data, but it must begin at 8"),
+        ("b", {"data_offsets": [12, 20]}, "b at 12 to 20 of its data, but it must begin at 8"),
+        (
+            "b",
+            {"data_offsets": [8, 12]},
+            "b of type F32 and shape [2] in 4 bytes, but it must have 8",
+        ),
+        (
+            "b",
+            {"data_offsets": [8, 0]},
+            "b of type F32 and shape [2] in -8 bytes, but it must have 8",
+        ),
+        ("a", {"data_offsets": [-8, 0]}, "a at -8 to 0 of its data, but it must begin at 0"),
+        (
+            "b",
+            {"data_offsets": [8, 0], "dtype": "X"},
+            "b at 8 to 0 of its data, but it must end at 8 or later",
+        ),
+        ("a", {"data_offsets": [-1, 7]}, "a at -1 to 7 of its data, but it must begin at 0"),
+        ("a", {"shape": [3]}, "a of type F32 and shape [3] in 8 bytes, but it must have 12"),
+        ("a", {"dtype": "F16"}, "a of type F16 and shape [2] in 8 bytes, but it must have 4"),
+        ("a", {"shape": [2] + 64 * [1]}, "a with 65 dimensions, but 64 are the most"),
+    ],
+)
+def test_tensors_that_cannot_lie_as_a_header_says_are_named(
+    tmp_path: Path, name: str, changes: dict[str, Any], complaint: str
+) -> None:
+    rewrite(tmp_path, lambda header: header[name].update(changes))
+    assert message_of(tmp_path) == f"FOLDER/model.safetensors has the tensor {complaint}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header["a"].update(shape=[-2]),
+        lambda header: header["a"].update(shape=[2.0]),
+        lambda header: header["a"].update(shape=[True, 2]),
+        lambda header: header["a"].update(data_offsets=[0.5, 8]),
+        lambda header: json.dumps(header).replace("[2]", "[1e999]").encode(),
+        lambda header: json.dumps(header).replace("[2]", "2").encode(),
+        lambda header: header["a"].update(shape=[-1] * 100_000),
+        lambda header: header.update(__metadata__=[1]),
+        lambda header: header.update(__metadata__={"a": {}}),
+        lambda header: b"[" * 100_000,
+    ],
+    ids=[
+        "negative",
+        "float",
+        "bool",
+        "half a byte",
+        "infinite",
+        "no list",
+        "long",
+        "metadata",
+        "inner metadata",
+        "nested",
+    ],
+)
+def test_headers_of_something_else_are_refused(
+    tmp_path: Path, change: Callable[[Header], object]
+) -> None:
+    rewrite(tmp_path, change)
+    message = message_of(tmp_path)
+    assert message.startswith("FOLDER/model.safetensors is not a safetensors file: its header ")
+    assert len(message) < 200
+
+
+def test_a_tensor_that_two_shards_have_is_named(tmp_path: Path) -> None:
+    write_sharded_model(tmp_path)
+    second = tmp_path / "model-00002-of-00002.safetensors"
+    name = "model.embed_tokens.weight"
+    save_file({**load_file(second), name: torch.ones(11, 8)}, second)
+    assert message_of(tmp_path) == (
+        f"{second} has the tensor {name}, which model-00001-of-00002.safetensors has as well"
+    ).replace(str(tmp_path), "FOLDER")
+
+
+def test_files_that_the_index_does_not_name_are_not_read(tmp_path: Path) -> None:
+    """Mistral's folders have the same weights once more, in one file with names of its own."""
+    write_sharded_model(tmp_path)
+    save_file(make_tensors(), tmp_path / "consolidated.safetensors")
+    with Checkpoint.open(tmp_path) as checkpoint:
+        checkpoint.check(SHAPES, refuse)

@@ -149,6 +149,7 @@ def test_a_tied_model_uses_its_embedding_as_output(tmp_path: Path) -> None:
         ),
         ({"eos_token_id": "end"}, "eos_token_id = 'end', but it must be a token id or a list"),
         ({"architectures": ["ElectraModel"], "model_type": "electra"}, "'ElectraModel', but"),
+        ({"rms_norm_eps": 10**400}, "but it must be a positive number"),
         ({"hidden_size": 16}, "model.embed_tokens.weight with shape [11, 8], but config.json asks"),
         ({"num_hidden_layers": 2}, "lacks the tensor model.layers.1.input_layernorm.weight"),
         ({"tie_word_embeddings": True, "vocab_size": 12}, "with shape [11, 8]"),
@@ -165,7 +166,11 @@ def test_a_folder_that_does_not_fit_together_is_refused(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "is not valid JSON"), ("[]", "holds list, but must hold a JSON object")],
+    [
+        ("{", "is not valid JSON"),
+        ('{"a":' + "[" * 200_000, "is not valid JSON: it is nested too deep"),
+        ("[]", "holds list, but must hold a JSON object"),
+    ],
 )
 def test_a_broken_config_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)

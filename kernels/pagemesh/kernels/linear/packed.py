@@ -221,7 +221,8 @@ class Codebook(Packed):
         )
 
     def bound(self) -> torch.Tensor:
-        return self.scales.float().abs().amax() * max(map(abs, self.table))
+        # Python's own max may lose a NaN.
+        return self.scales.float().abs().amax() * float(torch.tensor(self.table).abs().amax())
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class PartTables:
         return GroupVectors(scales, zeros, added)
 
     def _fits_products_with_zeros(self) -> bool:
-        """Powers of two only move the point."""
+        """Powers of two only move the point, of products within float32; models with others are not loaded."""
         is_power = self._form.zero_points is None and self._form.centre.bit_count() == 1
         return is_power or self._form.is_exact
 

@@ -9,8 +9,10 @@ its byte, `weight.absmax` for each run of numbers, `weight.quant_map`, the table
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -20,10 +22,12 @@ from pagemesh.kernels.linear.packed import Codebook, GroupInt
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.interface import (
     FLOATS,
+    Check,
     Entries,
     PackedPart,
     Packing,
     check_divides,
+    check_finite,
     module_of,
 )
 
@@ -69,19 +73,21 @@ def _int8_packing(tensor: str, shape: tuple[int, ...], entries: Entries) -> Pack
     }
     # Newer releases always write how rows lie, which is 0 of those that are saved.
     layout = PackedPart(f"{module_of(tensor)}.weight_format", (), ("U8",))
+    checks: dict[str, Check] = {}
     if layout.tensor in entries:
         parts["layout"] = layout
+        checks["layout"] = _check_layout
 
     def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:
-        if "layout" in tensors and int(tensors["layout"]):
-            raise ConfigError(
-                f"the tensor {layout.tensor} has {int(tensors['layout'])}, but must have 0, of rows one by one"
-            )
         codes = tensors["codes"].view(torch.uint8) ^ 0x80
         scales = (tensors["largest"] / _LARGEST_CODE).unsqueeze(1)
         return GroupInt(dtype, codes, scales, 8, num_inputs, centre=128)
 
-    return Packing(parts, make)
+    return Packing(parts, make, checks)
+
+
+def _check_layout(layout: torch.Tensor) -> str | None:
+    return f"with {int(layout)}, but must have 0, of rows one by one" if int(layout) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +121,55 @@ class _Halves:
             "table": PackedPart(f"{self.tensor}.quant_map", (16,), ("F32",)),
             "state": PackedPart(state, _state_shape(state, entries), ("U8",)),
         }
+        checks: dict[str, Check] = {"table": check_finite}
+        num_nested = None
         if is_nested:
-            nested = entries[f"{self.tensor}.nested_absmax"]
-            parts["nested_absmax"] = PackedPart(
-                f"{self.tensor}.nested_absmax", nested.shape, ("F32",)
-            )
+            nested = f"{self.tensor}.nested_absmax"
+            num_nested = entries[nested].shape[0] if len(entries[nested].shape) == 1 else 1
+            parts["nested_absmax"] = PackedPart(nested, (num_nested,), ("F32",))
             parts["nested_table"] = PackedPart(f"{self.tensor}.nested_quant_map", (256,), ("F32",))
-        return Packing(parts, self._make)
+            checks["nested_table"] = check_finite
+        checks["state"] = partial(self._check_state, num_groups, num_nested)
+        return Packing(parts, self._make, checks)
+
+    def _check_state(
+        self, num_groups: int, num_nested: int | None, as_bytes: torch.Tensor
+    ) -> str | None:
+        """`num_nested` scales of so many runs, if they are quantised as well."""
+        try:
+            state = _state_of(as_bytes)
+        except (ValueError, RecursionError):
+            return "with no JSON object"
+        num_outputs, num_inputs = self.shape
+        told = (state.get("blocksize"), state.get("shape"))
+        expected = (num_outputs * num_inputs // num_groups, list(self.shape))
+        if told != expected:
+            return (
+                f"with blocksize {told[0]} and shape {told[1]}, which are not those of {self.tensor}: {expected[0]} and"
+                f" {expected[1]}"
+            )
+        if num_nested is None:
+            return None
+        size, offset = state.get("nested_blocksize"), state.get("nested_offset")
+        if (
+            type(size) is int
+            and size > 0
+            and num_nested == -(-num_groups // size)
+            and isinstance(offset, float)
+            and math.isfinite(offset)
+        ):
+            return None
+        return (
+            f"with nested_blocksize {size!r} and nested_offset {offset!r}, which do not fit nested_absmax of"
+            f" {num_nested} for {num_groups} runs"
+        )
 
     def _make(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Codebook:
-        state = self._read_state(tensors["state"])
         num_outputs, num_inputs = self.shape
         absmax = tensors["absmax"]
         group_size = num_outputs * num_inputs // len(absmax)
-        told = (state.get("blocksize"), state.get("shape"))
-        if told != (group_size, list(self.shape)):
-            raise self._bad_state(f"{told[0]} numbers to a run of {told[1]}")
         if "nested_absmax" in tensors:
-            absmax = self._unnest(tensors, state)
+            absmax = _unnest(tensors)
         codes = tensors["codes"].view(num_outputs, num_inputs // 2)
         return Codebook(
             dtype,
@@ -143,32 +180,21 @@ class _Halves:
             group_size,
         )
 
-    def _unnest(self, tensors: Mapping[str, torch.Tensor], state: dict[str, Any]) -> torch.Tensor:
-        size, offset = state.get("nested_blocksize"), state.get("nested_offset")
-        nested, codes = tensors["nested_absmax"], tensors["absmax"]
-        if (
-            not isinstance(size, int)
-            or not isinstance(offset, float)
-            or size < 1
-            or len(nested) != -(-len(codes) // size)
-        ):
-            raise self._bad_state(f"nested_blocksize {size} and nested_offset {offset}")
-        scales = nested.repeat_interleave(size)[: len(codes)]
-        return tensors["nested_table"][codes.int()] * scales + offset
 
-    def _read_state(self, state: torch.Tensor) -> dict[str, Any]:
-        try:
-            found = json.loads(bytes(state.tolist()))
-        except ValueError as error:
-            raise self._bad_state(f"no JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise self._bad_state(f"{found!r}")
-        return found
+def _unnest(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Scales of runs that are quantised as well, float32 [runs]."""
+    state, codes = _state_of(tensors["state"]), tensors["absmax"]
+    size = min(state["nested_blocksize"], len(codes))
+    scales = tensors["nested_absmax"].repeat_interleave(size)[: len(codes)]
+    return tensors["nested_table"][codes.int()] * scales + float(state["nested_offset"])
 
-    def _bad_state(self, what: str) -> ConfigError:
-        return ConfigError(
-            f"the tensor {self.tensor}.{_STATE}… says {what}, which does not fit {self.tensor} of {list(self.shape)}"
-        )
+
+def _state_of(as_bytes: torch.Tensor) -> dict[str, Any]:
+    """ValueError or RecursionError for what is no JSON object."""
+    found = json.loads(bytes(as_bytes.tolist()))
+    if not isinstance(found, dict):
+        raise ValueError(f"{found!r} is no object")
+    return found
 
 
 def _state_shape(state: str, entries: Entries) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.floats import Fp8Rows, fp8_packing, read_block
-from pagemesh.models.quantization.gptq import input_groups
+from pagemesh.models.quantization.gptq import group_checks, input_groups
 from pagemesh.models.quantization.interface import (
     FLOATS,
     Entries,
@@ -33,16 +33,20 @@ from pagemesh.models.quantization.interface import (
     input_scale_part,
     module_of,
     read_bits,
+    scale_checks,
 )
-from pagemesh.models.quantization.methods import (
+from pagemesh.models.quantization.name_patterns import (
+    BY_GROUP,
     find_scheme,
     has_act_order,
     read_patterns,
 )
 
 _FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
-_STRATEGIES: Final = ("tensor", "channel", "group", "block")
-
+_INT_STRATEGIES: Final = ("tensor", "channel", "group")
+_STRATEGIES: Final = (*_INT_STRATEGIES, "block")
+_ACT_ORDERS: Final = (*BY_GROUP, "weight", "static", False)
+"""Of the last three groups are runs of inputs."""
 
 _Kind: TypeAlias = Literal["packed", "int", "float", "int8 rows", "int8 rows, static"]
 
@@ -52,7 +56,7 @@ class Scheme:
     """How the modules of one group are quantised."""
 
     targets: tuple[str, ...]
-    """Names, regular expressions behind `re:`, or `Linear`."""
+    """Names, regular expressions behind `re:` (see `name_patterns`), or `Linear`."""
 
     kind: _Kind
     """Of the weights; the last two of integers that rows of integers are multiplied with."""
@@ -87,6 +91,13 @@ class CompressedTensors:
         transforms = config.child("transform_config")
         if transforms is not None:
             transforms.require("config_groups", ({},))
+            for key in transforms:
+                if key != "config_groups" and transforms.get(key) is not None:
+                    raise transforms.bad(key, "absent: nothing else is supported")
+        kv_cache = config.child("kv_cache_scheme")
+        if kv_cache is not None:
+            _require_fp8(kv_cache)
+            kv_cache.require("strategy", ("tensor", "attn_head"))
         groups = config.child("config_groups") or ConfigJson({}, config.where)
         schemes = []
         for name in groups:
@@ -102,7 +113,7 @@ class CompressedTensors:
         if len(shape) != 2 or (entry is not None and entry.dtype in FLOATS):
             return None
         targets = [(each.targets, each) for each in self.schemes]
-        scheme = find_scheme((module,), targets, self.ignore)
+        scheme = find_scheme((module,), targets, self.ignore, self.where)
         if scheme is None:
             return None
         if scheme.kind == "float":
@@ -129,9 +140,11 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
     activations = group.child("input_activations")
     is_float = weights.get("type") == "float"
     weights.require("type", ("int", "float"))
-    weights.require("strategy", _STRATEGIES)
+    weights.require("strategy", _STRATEGIES if is_float else _INT_STRATEGIES)
+    weights.require("dynamic", (False,))
+    weights.require("actorder", _ACT_ORDERS)
     if is_float:
-        weights.require("num_bits", (8,))
+        _require_fp8(weights)
         layout.require("format", ("float-quantized", "naive-quantized"))
     elif name != "pack-quantized":
         weights.require("num_bits", (8,))
@@ -148,22 +161,47 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
         symmetric=weights.flag("symmetric", True),
         strategy=str(weights.get("strategy") or "tensor"),
         group_size=weights.integer("group_size") if has_groups else None,
-        block=read_block(weights, "block_structure"),
+        block=_read_block(weights),
         act_order=has_act_order(weights),
         fp8_rows=_fp8_rows(activations) if is_float and activations is not None else "kept",
     )
 
 
+def _require_fp8(numbers: ConfigJson) -> None:
+    """ConfigError for other numbers than floats of 8 bits on both sides of 0."""
+    if numbers.get("type") != "float":
+        raise numbers.bad("type", '"float": nothing else is supported')
+    numbers.require("num_bits", (8,))
+    numbers.require("symmetric", (True,))
+
+
+def _read_block(weights: ConfigJson) -> tuple[int, int] | None:
+    if weights.get("strategy") != "block":
+        return None
+    block = read_block(weights, "block_structure")
+    if block is None:
+        raise weights.bad("block_structure", "a list of two positive integers")
+    return block
+
+
 def _fp8_rows(activations: ConfigJson) -> Fp8Rows:
-    """Of weights that are floats of 8 bits; rows of other numbers than those stay as they are."""
-    if activations.get("type") != "float" or activations.get("num_bits") != 8:
-        return "kept"
+    """Of weights that are floats of 8 bits; ConfigError for others than a kernel has."""
+    _require_fp8(activations)
+    activations.require("dynamic", (True, False))
     if not activations.get("dynamic"):
-        return "static" if activations.get("strategy") in ("tensor", None) else "kept"
+        _require_one_scale(activations)
+        return "static"
+    activations.require("strategy", ("token", "tensor", "group"))
     if activations.get("strategy") == "group":
         return activations.integer("group_size")
     # One scale for all rows of a step would be another one for each step.
-    return "rows" if activations.get("strategy") in ("token", "tensor", None) else "kept"
+    return "rows"
+
+
+def _require_one_scale(activations: ConfigJson) -> None:
+    """ConfigError for another number of scales of a module whose rows have the checkpoint's."""
+    if activations.get("strategy") not in ("tensor", None):
+        raise activations.bad("strategy", '"tensor" where dynamic is false')
 
 
 def _int8_kind(weights: ConfigJson, activations: ConfigJson) -> _Kind:
@@ -178,8 +216,7 @@ def _int8_kind(weights: ConfigJson, activations: ConfigJson) -> _Kind:
         if activations.get("strategy") != "token":
             raise activations.bad("strategy", '"token" where dynamic is true')
         return "int8 rows"
-    if activations.get("strategy") not in ("tensor", None):
-        raise activations.bad("strategy", '"tensor" where dynamic is false')
+    _require_one_scale(activations)
     return "int8 rows, static"
 
 
@@ -196,9 +233,10 @@ def _int8_packing(scheme: Scheme, module: str, shape: tuple[int, ...], entries: 
         "codes": PackedPart(f"{module}.weight", shape, ("I8",)),
         "scales": PackedPart(f"{module}.weight_scale", scales, FLOATS),
     }
-    input_scale = f"{module}.input_scale"
+    checks = scale_checks(parts["scales"])
     if scheme.kind == "int8 rows, static":
-        parts["input_scale"] = input_scale_part(input_scale, entries)
+        parts["input_scale"] = input_scale_part(f"{module}.input_scale", entries)
+        checks["input_scale"] = check_input_scale
 
     def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> ChannelInt8:
         given = tensors.get("input_scale")
@@ -206,10 +244,10 @@ def _int8_packing(scheme: Scheme, module: str, shape: tuple[int, ...], entries: 
             dtype,
             tensors["codes"],
             tensors["scales"].float().expand(num_outputs, 1).contiguous(),
-            None if given is None else check_input_scale(input_scale, given),
+            None if given is None else given.float().view(1, 1),
         )
 
-    return Packing(parts, make, rounds_rows=True)
+    return Packing(parts, make, checks, rounds_rows=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +281,18 @@ class _IntPacking:
         groups = PackedPart(f"{self.module}.weight_g_idx", (num_inputs,), ("I32",))
         if self.scheme.act_order or groups.tensor in entries:
             parts["groups"] = groups
-        return Packing(parts, self._make)
+        checks = scale_checks(parts["scales"]) | group_checks(parts, num_groups)
+        if "shape" in parts:
+            checks["shape"] = self._check_shape
+        return Packing(parts, self._make, checks)
+
+    def _check_shape(self, shape: torch.Tensor) -> str | None:
+        if shape.tolist() == list(self.shape):
+            return None
+        return f"with the shape {shape.tolist()}, but config.json asks for {list(self.shape)}"
 
     def _make(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:
         codes = tensors["codes"]
-        if self.scheme.kind == "packed":
-            told = tensors["shape"].tolist()
-            if told != list(self.shape):
-                raise ConfigError(
-                    f"the tensor {self.module}.weight_shape has {told}, but config.json asks for {list(self.shape)}"
-                )
         num_outputs = self.shape[0]
         middle = 1 << (self.scheme.bits - 1)
         zeros = self._zeros(tensors)
@@ -264,9 +304,7 @@ class _IntPacking:
             group_size=self._group_size,
             centre=middle if zeros is None else 0,
             zero_points=zeros,
-            input_groups=input_groups(
-                tensors.get("groups"), self._group_size, f"{self.module}.weight_g_idx"
-            ),
+            input_groups=input_groups(tensors.get("groups"), self._group_size),
         )
 
     def _zeros(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:

@@ -32,7 +32,9 @@ from pagemesh.models.quantization.interface import (
     check_input_scale,
     input_scale_part,
     module_of,
+    scale_checks,
 )
+from pagemesh.models.tensor_files import TensorEntry
 
 _SCALES: Final = ("weight_scale_inv", "weight_scale")
 _INPUT_SCALES: Final = ("input_scale", "activation_scale")
@@ -97,31 +99,27 @@ def fp8_packing(
     """A matrix in 8 bits, `scale` being the name of its scales' tensor: of blocks if there are blocks, else of rows
     or of the whole matrix, as the tensor's shape says. `rows` are those of activations."""
     num_outputs, num_inputs = shape
-    there = entries.get(scale)
-    scale_shape: tuple[int, ...]
-    if block is not None:
-        scale_shape = (-(-num_outputs // block[0]), -(-num_inputs // block[1]))
-    else:
-        scale_shape = (num_outputs, 1)
-        if there is not None and there.shape in ((), (1,), (1, 1), (num_outputs,)):
-            scale_shape = there.shape
     parts = {
         "numbers": PackedPart(tensor, (num_outputs, num_inputs), ("F8_E4M3",)),
-        "scales": PackedPart(scale, scale_shape, FLOATS),
+        "scales": PackedPart(scale, _scale_shape(shape, block, entries.get(scale)), FLOATS),
     }
+    checks = scale_checks(parts["scales"])
     unread = [f"{module_of(tensor)}.{name}" for name in _UNREAD]
     input_scale = next((name for name in unread if name in entries), unread[0])
     if rows == "static":
         parts["input_scale"] = input_scale_part(input_scale, entries)
-    row_group = None if rows == "kept" else rows if isinstance(rows, int) else num_inputs
+        checks["input_scale"] = check_input_scale
+    row_group = None
+    if rows != "kept":
+        row_group = min(rows, num_inputs) if isinstance(rows, int) else num_inputs
 
     def make(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> ScaledFp8:
         scales = tensors["scales"].float()
         if block is not None:
-            scales = scales.repeat_interleave(block[0], 0)[:num_outputs]
+            scales = scales.repeat_interleave(min(block[0], num_outputs), 0)[:num_outputs]
         else:
             scales = scales.reshape(-1, 1).expand(num_outputs, 1)
-        group_size = num_inputs if block is None else block[1]
+        group_size = num_inputs if block is None else min(block[1], num_inputs)
         given = tensors.get("input_scale")
         return ScaledFp8(
             dtype,
@@ -129,10 +127,21 @@ def fp8_packing(
             scales.contiguous(),
             group_size,
             row_group,
-            None if given is None else check_input_scale(input_scale, given).repeat(num_outputs, 1),
+            None if given is None else given.float().view(1, 1).repeat(num_outputs, 1),
         )
 
-    return Packing(parts, make, tuple(unread))
+    return Packing(parts, make, checks, tuple(unread))
+
+
+def _scale_shape(
+    shape: tuple[int, ...], block: tuple[int, int] | None, there: TensorEntry | None
+) -> tuple[int, ...]:
+    num_outputs, num_inputs = shape
+    if block is not None:
+        return -(-num_outputs // block[0]), -(-num_inputs // block[1])
+    if there is not None and there.shape in ((), (1,), (1, 1), (num_outputs,)):
+        return there.shape
+    return num_outputs, 1
 
 
 _GROUP: Final = 32

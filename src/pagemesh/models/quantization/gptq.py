@@ -7,18 +7,17 @@ input, which is no run of inputs where these were quantised in the order of thei
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 
-from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import GroupInt
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.interface import (
     FLOATS,
+    Check,
     Entries,
     PackedPart,
     Packing,
@@ -30,7 +29,7 @@ from pagemesh.models.quantization.interface import (
     read_bits,
     read_group_size,
 )
-from pagemesh.models.quantization.methods import read_dynamic
+from pagemesh.models.quantization.name_patterns import fits, read_dynamic
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Gptq:
 
     settings: GptqSettings
     others: tuple[tuple[str, GptqSettings], ...]
-    """Of modules whose names these patterns fit, the first that does."""
+    """Of modules whose names these patterns fit, the first that does; see `name_patterns`."""
 
     zero_offset: int
     """What a zero point in the file lacks."""
@@ -97,7 +96,8 @@ class Gptq:
             return None
         module = module_of(tensor)
         settings = next(
-            (each for pattern, each in self.others if re.match(pattern, module)), self.settings
+            (each for pattern, each in self.others if fits(pattern, (module,), self.where)),
+            self.settings,
         )
         num_outputs, num_inputs = shape
         per_word = 32 // settings.bits
@@ -116,7 +116,7 @@ class Gptq:
         if settings.act_order or groups.tensor in entries:
             parts["groups"] = groups
         maker = _Maker(settings.bits, group_size, settings.symmetric, self.zero_offset)
-        return Packing(parts, lambda tensors, dtype: maker.make(tensors, dtype, groups.tensor))
+        return Packing(parts, maker.make, group_checks(parts, num_groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,7 @@ class _Maker:
     symmetric: bool
     zero_offset: int
 
-    def make(
-        self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, groups_name: str
-    ) -> GroupInt:
+    def make(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> GroupInt:
         zeros = codes_of_words(tensors["zeros"], self.bits) + self.zero_offset
         # A zero point of 0 less 1 is all ones.
         zeros &= (1 << self.bits) - 1
@@ -142,20 +140,27 @@ class _Maker:
             group_size=self.group_size,
             centre=middle if has_middle else 0,
             zero_points=None if has_middle else zeros.t().contiguous(),
-            input_groups=input_groups(tensors.get("groups"), self.group_size, groups_name),
+            input_groups=input_groups(tensors.get("groups"), self.group_size),
         )
 
 
-def input_groups(groups: torch.Tensor | None, group_size: int, tensor: str) -> torch.Tensor | None:
-    """`GroupInt.input_groups` of int32 [in]; None where groups are runs. ConfigError for groups that are not there."""
+def group_checks(parts: Mapping[str, PackedPart], num_groups: int) -> dict[str, Check]:
+    """Of the part `groups`, int32 [in], if there is one: whether all of them are there."""
+
+    def check(groups: torch.Tensor) -> str | None:
+        least, largest = int(groups.min()), int(groups.max())
+        if 0 <= least <= largest < num_groups:
+            return None
+        return (
+            f"with groups from {least} to {largest}, but must have them from 0 to {num_groups - 1}"
+        )
+
+    return {"groups": check} if "groups" in parts else {}
+
+
+def input_groups(groups: torch.Tensor | None, group_size: int) -> torch.Tensor | None:
+    """`GroupInt.input_groups` of int32 [in]; None where groups are runs."""
     if groups is None:
         return None
     runs = torch.arange(len(groups), dtype=groups.dtype, device=groups.device) // group_size
-    if torch.equal(groups, runs):
-        return None
-    if not 0 <= int(groups.min()) <= int(groups.max()) <= int(runs[-1]):
-        raise ConfigError(
-            f"the tensor {tensor} has groups from {int(groups.min())} to {int(groups.max())}, but must have them from"
-            f" 0 to {int(runs[-1])}"
-        )
-    return groups.view(1, -1)
+    return None if torch.equal(groups, runs) else groups.view(1, -1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -30,6 +31,10 @@ class PackedPart(NamedTuple):
     is_only_read: bool = False  # whether nothing of it is kept, so that it may be the file's own
 
 
+Check: TypeAlias = Callable[[torch.Tensor], str | None]
+"""What is wrong with a tensor's numbers, as it follows "has the tensor …"; None if nothing is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How a checkpoint has a matrix that it does not have as floats."""
@@ -38,8 +43,11 @@ class Packing:
     """By the names that `make` knows them by."""
 
     make: Callable[[Mapping[str, torch.Tensor], torch.dtype], Quantised]
-    """The weight [out, in], or a stack [matrices, out, in], for rows of a type. ConfigError for numbers that say
-    nothing; the tensors are its own, but for those that are only read."""
+    """The weight [out, in], or a stack [matrices, out, in], for rows of a type; the tensors have passed the checks,
+    and are its own, but for those that are only read."""
+
+    checks: Mapping[str, Check] = field(default_factory=dict)
+    """Of small parts, by the same names: they are read, and looked at, before the first weight takes memory."""
 
     unread: tuple[str, ...] = ()
     """Tensors that are there besides, of which nothing is made."""
@@ -78,13 +86,21 @@ def input_scale_part(name: str, entries: Entries) -> PackedPart:
     return PackedPart(name, () if is_scalar else (1,), FLOATS)
 
 
-def check_input_scale(name: str, scale: torch.Tensor) -> torch.Tensor:
-    """As float32 [1, 1]; ConfigError for what nothing can be divided by."""
-    if not _LEAST_SCALE <= float(scale) < torch.inf:
-        raise ConfigError(
-            f"the tensor {name} has {float(scale):g}, but must have a positive number"
-        )
-    return scale.float().view(1, 1)
+def check_input_scale(scale: torch.Tensor) -> str | None:
+    """See `Check`: nothing can be divided by others."""
+    if _LEAST_SCALE <= float(scale) < torch.inf:
+        return None
+    return f"with {float(scale):g}, but must have a positive number"
+
+
+def check_finite(numbers: torch.Tensor) -> str | None:
+    """See `Check`."""
+    return None if numbers.isfinite().all() else "with values that are NaN or infinite"
+
+
+def scale_checks(scales: PackedPart) -> dict[str, Check]:
+    """Of the part `scales`, where it is the one number of a matrix; where there are more, `Packed.bound` tells."""
+    return {"scales": check_finite} if math.prod(scales.shape) == 1 else {}
 
 
 def module_of(tensor: str) -> str:

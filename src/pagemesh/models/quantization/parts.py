@@ -108,7 +108,8 @@ class Packings:
     ) -> list[str]:
         """Names of all tensors that the sources are made of.
 
-        Raises ConfigError for the first that is missing, misshapen, unusable or unexpected.
+        Raises ConfigError for the first that is missing, misshapen, unusable or unexpected, or that is small and has
+        numbers that say nothing.
         """
         parts = [part for each in self._packings.values() for part in each.parts.values()]
         shapes = {each.tensor: each.shape for each in sources if each.tensor not in self}
@@ -119,6 +120,7 @@ class Packings:
             lambda name: name in self._unread or name in biases or may_ignore(name),
             {part.tensor: part.dtypes for part in parts},
         )
+        self._check_numbers(checkpoint)
         for name in sorted(biases & checkpoint.entries.keys()):
             if checkpoint.read(name).any():
                 raise ConfigError(
@@ -126,6 +128,17 @@ class Packings:
                     " config.json has no place for"
                 )
         return list(shapes)
+
+    def _check_numbers(self, checkpoint: Checkpoint) -> None:
+        """Of the small tensors beside codes."""
+        for packing in self._packings.values():
+            for role, check in packing.checks.items():
+                name = packing.parts[role].tensor
+                wrong = check(checkpoint.read(name))
+                if wrong is not None:
+                    raise ConfigError(
+                        f"{checkpoint.entries[name].path} has the tensor {name} {wrong}"
+                    )
 
     def check_experts(
         self, checkpoint: Checkpoint, sources: Iterable[Source], device: torch.device
@@ -158,7 +171,7 @@ class Packings:
         """One of them, for rows of a type, with its rows in the parameter's order; `bring` gives a tensor where the
         weight shall be.
 
-        Raises ConfigError for tensors that say nothing, and where an architecture changes a source's numbers.
+        Raises ConfigError where an architecture changes a source's numbers.
         """
         packing = self._packings[source.tensor]
         tensors = {role: bring(part) for role, part in packing.parts.items()}

@@ -23,6 +23,7 @@ from pagemesh.models.quantization.interface import (
     check_divides,
     check_words,
     module_of,
+    scale_checks,
 )
 
 
@@ -91,7 +92,7 @@ class TorchAo:
                 zero_points=found,
             )
 
-        return Packing(parts, make)
+        return Packing(parts, make, scale_checks(parts["scales"]))
 
     def _int4(self, tensor: str, prefix: str, shape: tuple[int, ...]) -> Packing:
         num_outputs, num_inputs = shape

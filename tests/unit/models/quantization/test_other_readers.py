@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -184,16 +184,36 @@ def test_whole_numbers_are_multiplied_as_compressed_tensors_says(
     assert torch.equal(make_linear(weight)(rows), expected.bfloat16())
 
 
-def test_blocks_of_fp8_are_scaled_alike(tmp_path: Path) -> None:
+FP8: dict[str, tuple[dict[str, Any], str, Callable[[int, int], tuple[int, ...]], Any]] = {
+    "blocks": (
+        {"quant_method": "fp8", "weight_block_size": list(BLOCK)},
+        "weight_scale_inv",
+        blocks_of,
+        BLOCK,
+    ),
+    "whole": ({"quant_method": "fp8"}, "weight_scale_inv", lambda *_: (), None),
+    "whole, vLLM's names": ({"quant_method": "fp8"}, "weight_scale", lambda *_: (1,), None),
+    "FBGEMM's rows": (
+        {"quant_method": "fbgemm_fp8"},
+        "weight_scale",
+        lambda rows, _: (rows, 1),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FP8)
+def test_fp8_is_dequantised_as_by_transformers(tmp_path: Path, case: str) -> None:
+    """By one reader: FBGEMM's own multiplies on GPUs alone."""
     torch.manual_seed(2)
+    config, scale, scale_shape, block = FP8[case]
     shape = (48, 32)
-    found = fp8(*shape, scale="weight_scale_inv", shape=blocks_of, block=BLOCK)
-    config = {"quant_method": "fp8", "weight_block_size": list(BLOCK)}
+    found = fp8(*shape, scale=scale, shape=scale_shape, block=block)
     tensors = {f".{name}": tensor for name, tensor in found.tensors.items()}
     weight = read(tmp_path, config, tensors, matrix(shape))
     make_reader: Any = finegrained_fp8.Fp8Dequantize
     reader = make_reader(None)
-    numbers, scales = found.tensors["weight"], found.tensors["weight_scale_inv"]
+    numbers, scales = found.tensors["weight"], found.tensors[scale]
     assert isinstance(weight, ScaledFp8)
     assert torch.equal(weight.dense(), reader._dequantize_one(numbers, scales, torch.bfloat16))
 
