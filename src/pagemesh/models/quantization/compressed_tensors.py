@@ -18,6 +18,7 @@ import torch
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.linear.packed import ChannelInt8, GroupInt
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.quantization import name_patterns
 from pagemesh.models.quantization.floats import Fp8Rows, fp8_packing, read_block
 from pagemesh.models.quantization.gptq import group_checks, input_groups
 from pagemesh.models.quantization.interface import (
@@ -35,17 +36,11 @@ from pagemesh.models.quantization.interface import (
     read_bits,
     scale_checks,
 )
-from pagemesh.models.quantization.name_patterns import (
-    BY_GROUP,
-    find_scheme,
-    has_act_order,
-    read_patterns,
-)
 
 _FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 _INT_STRATEGIES: Final = ("tensor", "channel", "group")
 _STRATEGIES: Final = (*_INT_STRATEGIES, "block")
-_ACT_ORDERS: Final = (*BY_GROUP, "weight", "static", False)
+_ACT_ORDERS: Final = (*name_patterns.BY_GROUP, "weight", "static", False)
 """Of the last three groups are runs of inputs."""
 
 _Kind: TypeAlias = Literal["packed", "int", "float", "int8 rows", "int8 rows, static"]
@@ -104,7 +99,7 @@ class CompressedTensors:
             group = groups.child(name)
             if group is not None:
                 schemes.append(_read_scheme(group, config))
-        ignore = read_patterns(config, "ignore")
+        ignore = name_patterns.read_patterns(config, "ignore")
         return cls(tuple(schemes), ignore, config.where)
 
     def find(self, tensor: str, shape: tuple[int, ...], entries: Entries) -> Packing | None:
@@ -113,7 +108,7 @@ class CompressedTensors:
         if len(shape) != 2 or (entry is not None and entry.dtype in FLOATS):
             return None
         targets = [(each.targets, each) for each in self.schemes]
-        scheme = find_scheme((module,), targets, self.ignore, self.where)
+        scheme = name_patterns.find_scheme((module,), targets, self.ignore, self.where)
         if scheme is None:
             return None
         if scheme.kind == "float":
@@ -155,14 +150,14 @@ def _read_scheme(group: ConfigJson, config: ConfigJson) -> Scheme:
         kind = _int8_kind(weights, activations)
     has_groups = weights.get("strategy") == "group"
     return Scheme(
-        targets=read_patterns(group, "targets"),
+        targets=name_patterns.read_patterns(group, "targets"),
         kind=kind,
         bits=read_bits(weights, "num_bits"),
         symmetric=weights.flag("symmetric", True),
         strategy=str(weights.get("strategy") or "tensor"),
         group_size=weights.integer("group_size") if has_groups else None,
         block=_read_block(weights),
-        act_order=has_act_order(weights),
+        act_order=name_patterns.has_act_order(weights),
         fp8_rows=_fp8_rows(activations) if is_float and activations is not None else "kept",
     )
 

@@ -229,8 +229,18 @@ def _alike(
     codes: ModuleCodes | None, kept: Iterable[str], where: str, names: Collection[str]
 ) -> ModuleCodes | None:
     """Of settings for all modules but those that are named; how writers read such names differs, so parts do."""
-    is_kept = any(fits(f".*(?:{part.removeprefix(_EXPRESSION)})", names, where) for part in kept)
+    is_kept = any(_is_in(part.removeprefix(_EXPRESSION), names, where) for part in kept)
     return None if is_kept else codes
+
+
+def _is_in(part: str, names: Collection[str], where: str) -> bool:
+    if any(part in name for name in names):
+        return True
+    try:
+        return fits(f".*(?:{part})", names, where)
+    except ConfigError:
+        # No expression, and perhaps the name of another module.
+        return False
 
 
 def _codes(bits: Any, has_order: bool, rule: str = "") -> ModuleCodes | None:
