@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from itertools import count
 from math import prod
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
 
 import torch
@@ -205,7 +206,7 @@ def compare(
             measurement.warm_up()
         for _ in range(num_rounds):
             time.sleep(SETTLE_S)
-            rate = max(read_rate(NUM_READS))
+            rate = median(read_rate(NUM_READS))
             for measurement in measurements.values():
                 measurement.round(rate)
         for measurement in measurements.values():
