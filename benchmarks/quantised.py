@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
+import random_models
 import torch
 from engine_process import SETTLE_S, EngineProcess, EngineSettings
 from gguf_models import gguf_file, num_matrix_bytes
 from peers import OURS, PEERS, start, versions_of
-from random_models import SHAPES, make_model
 from report import Report, choice, make_parser
 from workload import Request, make_prompt
 
@@ -194,13 +194,13 @@ def compare(
     model: str, contestants: Mapping[str, Contestant], num_rounds: int
 ) -> dict[str, Samples]:
     """Samples by way; rounds are interleaved, so that a noisy minute disturbs all alike."""
-    folder = make_model(model)
+    folder = random_models.make_model(model)
     with ExitStack() as stack:
         measurements = {}
         for way, contestant in contestants.items():
             settings = settings_of(folder, contestant)
             engine = stack.enter_context(start(contestant.engine, settings))
-            vocab_size = SHAPES[model].vocab_size
+            vocab_size = random_models.SHAPES[model].vocab_size
             measurements[way] = Measurement(engine, vocab_size, folder, contestant)
         for measurement in measurements.values():
             measurement.warm_up()
@@ -272,7 +272,9 @@ def main() -> None:
     """Measure what was asked for, print it and write it down."""
     parser = make_parser("quantised", QUESTION)
     parser.add_argument(
-        "--models", default="", help=f"some of {','.join(SHAPES)} (default: {','.join(MODELS)})"
+        "--models",
+        default="",
+        help=f"some of {','.join(random_models.SHAPES)} (default: {','.join(MODELS)})",
     )
     parser.add_argument("--ways", default="", help=f"some of {','.join(WAYS)} (default: all)")
     parser.add_argument(
@@ -280,7 +282,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, help="how often each way is measured")
     options = parser.parse_args()
-    models = choice(options.models, SHAPES) or (["160M"] if options.quick else list(MODELS))
+    models = choice(options.models, random_models.SHAPES) or (
+        ["160M"] if options.quick else list(MODELS)
+    )
     contestants = {way: WAYS[way] for way in choice(options.ways, WAYS) or WAYS}
     peers = choice(options.peers, QUANTISERS)
     for peer in peers:
