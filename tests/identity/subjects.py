@@ -24,7 +24,7 @@ from tests.identity.byte_tokenizer import write_tokenizer
 from tests.identity.checkpoints import ONE_OF_EACH, RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.prompts import make_prompts
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
-from tests.support.quantised_checkpoints import FORMATS, quantise
+from tests.support.quantised_checkpoints import FORMATS, MXFP4, quantise
 
 MAX_TOKENS: Final = 12
 MAX_PROMPT: Final = 100
@@ -43,13 +43,15 @@ _KV_OF_8_BITS: Final[dict[str, tuple[str, KvCacheDtype]]] = {
 # keys, and experts.
 SUBJECTS: Final = (
     *("demo", *ONE_OF_EACH, "Cohere 2", "DeepSeek V3", "Mistral in 4 bits", "Mistral in W8A8"),
+    "GPT-OSS in MXFP4",
     *("Mixtral as fp8", "Qwen 3 as int8", "demo as int4"),
     *_KV_OF_8_BITS,
 )
 
 _QUANTISED: Final = {
-    "Mistral in 4 bits": ("Mistral", "AWQ, groups of 16"),
-    "Mistral in W8A8": ("Mistral", "W8A8"),
+    "Mistral in 4 bits": ("Mistral", FORMATS["AWQ, groups of 16"]),
+    "Mistral in W8A8": ("Mistral", FORMATS["W8A8"]),
+    "GPT-OSS in MXFP4": ("GPT-OSS", MXFP4),
 }
 """Recipes, and formats of which the other matrices are random, in sizes that stay packed."""
 
@@ -168,7 +170,7 @@ def make_material(name: str, demo_model: Path, folder: Path) -> Material:
         sizes = {"hidden_size": 96, "intermediate_size": 96}
         wide = replace(RECIPES[recipe], settings=RECIPES[recipe].settings | sizes)
         make_checkpoint(folder / "shapes", wide)
-        quantise(folder / "shapes", folder, folder / "floats", FORMATS[form])
+        quantise(folder / "shapes", folder, folder / "floats", form)
     else:
         make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
     end = write_tokenizer(folder)
