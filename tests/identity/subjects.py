@@ -24,7 +24,7 @@ from tests.identity.byte_tokenizer import write_tokenizer
 from tests.identity.checkpoints import ONE_OF_EACH, RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.prompts import make_prompts
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
-from tests.support.quantised_checkpoints import FORMATS, MXFP4, quantise
+from tests.support import quantised_checkpoints
 
 MAX_TOKENS: Final = 12
 MAX_PROMPT: Final = 100
@@ -49,9 +49,9 @@ SUBJECTS: Final = (
 )
 
 _QUANTISED: Final = {
-    "Mistral in 4 bits": ("Mistral", FORMATS["AWQ, groups of 16"]),
-    "Mistral in W8A8": ("Mistral", FORMATS["W8A8"]),
-    "GPT-OSS in MXFP4": ("GPT-OSS", MXFP4),
+    "Mistral in 4 bits": ("Mistral", quantised_checkpoints.FORMATS["AWQ, groups of 16"]),
+    "Mistral in W8A8": ("Mistral", quantised_checkpoints.FORMATS["W8A8"]),
+    "GPT-OSS in MXFP4": ("GPT-OSS", quantised_checkpoints.MXFP4),
 }
 """Recipes, and formats of which the other matrices are random, in sizes that stay packed."""
 
@@ -170,7 +170,7 @@ def make_material(name: str, demo_model: Path, folder: Path) -> Material:
         sizes = {"hidden_size": 96, "intermediate_size": 96}
         wide = replace(RECIPES[recipe], settings=RECIPES[recipe].settings | sizes)
         make_checkpoint(folder / "shapes", wide)
-        quantise(folder / "shapes", folder, folder / "floats", form)
+        quantised_checkpoints.quantise(folder / "shapes", folder, folder / "floats", form)
     else:
         make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
     end = write_tokenizer(folder)
