@@ -233,9 +233,10 @@ def aims_of(model: str, way: str, samples: Samples) -> Mapping[str, float]:
     return aims | ({"ready, s": READY_AIMS[model]} if model in READY_AIMS else {})
 
 
-def add_ratios(report: Report, model: str, found: Mapping[str, Samples]) -> None:
+def add_ratios(
+    report: Report, model: str, contestants: Mapping[str, Contestant], found: Mapping[str, Samples]
+) -> None:
     """How many times as fast as dense weights, and as the best peer with as many bits, each way is."""
-    contestants = {way: contestant_of(way) for way in found}
     for way, samples in found.items():
         bits, is_aimed = contestants[way].bits, way in AIMED
         peers = [
@@ -260,12 +261,6 @@ def times_as_fast(figure: str, one: Samples, other: Samples) -> list[float]:
     """By rounds."""
     pairs = zip(one[figure], other[figure], strict=True)
     return [b / a if figure.endswith("ms/token") else a / b for a, b in pairs]
-
-
-def contestant_of(way: str) -> Contestant:
-    """By its name in the report."""
-    engine = way.rpartition(" ")[0]
-    return contestants_of(engine)[way] if engine else WAYS[way]
 
 
 def main() -> None:
@@ -296,7 +291,7 @@ def main() -> None:
     for model in models:
         found = compare(model, contestants, num_rounds)
         add(report, model, found)
-        add_ratios(report, model, found)
+        add_ratios(report, model, contestants, found)
     report.print()
     report.write(options.json)
 
