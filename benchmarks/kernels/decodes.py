@@ -1,4 +1,4 @@
-"""Whole decodes of small models on a CPU: recorded, and with every kernel called by itself.
+"""Whole decodes on a CPU: recorded, and with every kernel called by itself.
 
 Bytes: the weights of all layers and of the head, each once. Flops: two for every pair of a row and a weight.
 """
@@ -24,14 +24,14 @@ from pagemesh.scheduler.batch import ScheduledSequence
 ITEM = 2
 BLOCK_SIZE = 16
 CONTEXT = 200
-MODELS = ("10M", "160M")
+MODELS = ("10M", "160M", "1B")
 
 
 def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
     """Few sequences, with some hundred tokens of context each."""
     if device.type != "cpu":
         return
-    for name in MODELS:
+    for name in MODELS[:2] if quick else MODELS:
         model = load_model(ModelConfig(str(make_model(name)), dtype="bfloat16"))
         shape = SHAPES[name]
         num_weights = model.shape.num_layers * model.shape.num_layer_weights

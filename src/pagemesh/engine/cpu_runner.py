@@ -52,8 +52,7 @@ class CpuRunner:
         self._model = PagedModel(
             model, self.kv.layout, self.kv.layers, make_attention, self._threads.adjust
         )
-        num_weights = model.shape.num_layers * model.shape.num_layer_weights
-        self._decodes = RecordedDecodes(self._model, num_weights)
+        self._decodes = RecordedDecodes(self._model, model.shape.num_layer_weights)
         self._vocab_size = model.vocab_size
         self._sampler = Sampler(model.vocab_size, torch.device("cpu"))
         self._launched: ComputedStep | None = None

@@ -44,7 +44,7 @@ class PagedModel:
         `on_layer` is called once for each layer of a step, on its thread.
         """
         num_blocks = layers[0].shape[1]
-        self._on_layer = on_layer
+        self.on_layer = on_layer
         self.decoder = model.decoder
         """The model without its KV."""
         self._layer_attention = model.layer_attention
@@ -91,9 +91,10 @@ class PagedModel:
         plan: AttentionPlan,
         progress: LayerProgress | None = None,
         probe: KvFiniteCheck | None = None,
+        on_layer: Callable[[], None] | None = None,
     ) -> ForwardContext:
-        """What a step's layers write to and read from."""
-        observers = progress, probe, self._on_layer
+        """What a step's layers write to and read from; `on_layer` in the place of the model's."""
+        observers = progress, probe, on_layer or self.on_layer
         return _PagedStep(
             self._layer_kv, self._layer_attention, self._writer, slot_mapping, plan, observers
         )

@@ -1,12 +1,14 @@
-"""Decodes of few sequences on a CPU, recorded once for each number of them and run again in one call.
+"""Decodes of few sequences on a CPU, recorded once for each number of them and run again in one call, or a few.
 
-Of a small model, or of one sequence, making a kernel ready takes as long as running it. A recording runs the
-same kernels with the same arguments on other contents of the same memory, so its results are the same bits.
+Of a small model, or of one sequence, making a kernel ready takes as long as running it, and of a large one its threads
+would be started for every kernel. A recording runs the same kernels with the same arguments on other contents of the
+same memory, so its results are the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Final
 
 import structlog
@@ -25,8 +27,7 @@ MAX_SEQUENCES: Final = 64
 """Of a decode that is recorded: with more of them the kernels take much longer than all around them."""
 
 MAX_WEIGHTS: Final = 1 << 27
-"""In all layers of a model whose decodes are recorded. The step of a larger one takes so long that its kernels look
-again and again which cores they may use, which a recording does only at its begin."""
+"""In all layers of one call, if they are several. Between its calls a step looks which cores it may use."""
 
 _LEAST_BLOCKS: Final = 64
 """Per sequence, that a recording has room for."""
@@ -35,18 +36,17 @@ _LEAST_BLOCKS: Final = 64
 class RecordedDecodes:
     """Runs decodes that were recorded, and records those that were not. One thread at a time."""
 
-    def __init__(self, model: PagedModel, num_weights: int) -> None:
-        """`num_weights` are those in the model's layers that a token is multiplied with."""
+    def __init__(self, model: PagedModel, num_layer_weights: int) -> None:
+        """`num_layer_weights` are those in a layer that a token is multiplied with."""
         self._model = model
+        self._num_layers = max(1, MAX_WEIGHTS // max(1, num_layer_weights))
         self._memory = ResultMemory()
         self._decodes: dict[int, _Decode] = {}
-        self._decoder: Decoder | None = None
-        if isinstance(model.decoder, Decoder) and num_weights <= MAX_WEIGHTS:
-            self._decoder = model.decoder
+        self._decoder = model.decoder if isinstance(model.decoder, Decoder) else None
 
     def takes(self, num_sequences: int) -> bool:
         """Whether decodes of so many sequences can be recorded, for all that is known: not if there are too many, or
-        the model is large, or computes with anything but kernels of this project."""
+        the model computes with anything but kernels of this project."""
         return self._decoder is not None and num_sequences <= MAX_SEQUENCES
 
     def run(self, inputs: StepInputs, columns: torch.Tensor) -> torch.Tensor:
@@ -58,10 +58,11 @@ class RecordedDecodes:
         sequences = paged_sequences(inputs.sequences)
         num_blocks = sum(len(sequence.block_ids) for sequence in sequences)
         decode = self._decodes.get(len(sequences))
-        if decode is None or num_blocks > decode.max_num_blocks:
+        if decode is None or num_blocks > decode.capacity.num_blocks:
             least = _LEAST_BLOCKS * len(sequences)
             # Twice what is needed: as their contexts grow, sequences need more.
-            decode = _Decode(self._model, self._decoder, sequences, max(least, 2 * num_blocks))
+            capacity = Capacity(len(sequences), max(least, 2 * num_blocks))
+            decode = _Decode(self._model, self._decoder, capacity, self._num_layers)
             self._decodes[len(sequences)] = decode
         logits = decode.run(columns, sequences, self._memory)
         if decode.others:
@@ -76,21 +77,19 @@ class _Decode:
     """The decode of one number of sequences, whose inputs always lie in the same place."""
 
     def __init__(
-        self,
-        model: PagedModel,
-        decoder: Decoder,
-        sequences: Sequence[PagedSequence],
-        max_num_blocks: int,
+        self, model: PagedModel, decoder: Decoder, capacity: Capacity, num_layers: int
     ) -> None:
-        self.max_num_blocks = max_num_blocks
+        """`num_layers` are those of one call."""
+        self.capacity = capacity
         self.others: list[str] = []
         """What keeps it from being run again; known once it ran."""
         self._model = model
         self._decoder = decoder
-        self._plan = model.make_reusable_plan(Capacity(len(sequences), max_num_blocks))
+        self._num_layers = num_layers
+        self._plan = model.make_reusable_plan(capacity)
         self._inputs: list[torch.Tensor] = []
         self._logits = torch.empty(0)
-        self._program: Program | None = None
+        self._programs: list[Program] = []
 
     def run(
         self, columns: torch.Tensor, sequences: Sequence[PagedSequence], memory: ResultMemory
@@ -99,19 +98,33 @@ class _Decode:
         token_ids, positions, slots = columns
         entered = [*self._decoder.enter(token_ids, positions), self._model.slot_mapping(slots)]
         self._plan.refill(sequences)
-        if self._program is None:
+        if not self._programs:
             self._inputs = entered
             self._record(memory)
-        else:
-            for kept, new in zip(self._inputs, entered, strict=True):
-                kept.copy_(new)
-            self._program.run()
+            return self._logits
+        for kept, new in zip(self._inputs, entered, strict=True):
+            kept.copy_(new)
+        for number, program in enumerate(self._programs):
+            if number and self._model.on_layer is not None:
+                self._model.on_layer()
+            program.run()
         return self._logits
 
     def _record(self, memory: ResultMemory) -> None:
         *entered, slot_mapping = self._inputs
-        step = self._model.over_kv(slot_mapping, self._plan)
+        ends: list[int] = []
+        layers = count()
+
+        def on_layer() -> None:
+            if self._model.on_layer is not None:
+                self._model.on_layer()
+            number = next(layers)
+            if number and number % self._num_layers == 0:
+                ends.append(len(recorded.calls))
+
+        step = self._model.over_kv(slot_mapping, self._plan, on_layer=on_layer)
         with recording(memory) as recorded:
             self._logits = self._decoder.logits(self._decoder.run_layers(entered, step, None))
         self.others = recorded.others
-        self._program = Program(recorded.calls)
+        pieces = zip([0, *ends], [*ends, len(recorded.calls)], strict=True)
+        self._programs = [Program(recorded.calls[begin:end]) for begin, end in pieces]

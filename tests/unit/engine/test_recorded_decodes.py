@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -85,6 +86,36 @@ def test_a_recorded_decode_is_the_same_bits(
         # One call for all kernels; beside it, those of what the layers begin with, if any.
         num_records += len(calls) > 5
     assert num_records == 3
+
+
+def test_a_decode_is_cut_between_layers_where_they_have_many_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(7)
+    uncut = make_runner("Llama GQA", tmp_path)
+    num_layers = len(uncut.kv.layers)
+    inputs = decodes(draw, 3, 60)
+
+    def num_calls(runner: CpuRunner) -> int:
+        columns = torch.from_numpy(inputs.columns)
+        expected = by_kernels(runner, inputs)
+        runner._decodes.run(inputs, columns)
+        with noting_calls() as calls:
+            logits = runner._decodes.run(inputs, columns)
+        assert torch.equal(logits, expected)
+        return len(calls)
+
+    num_beside = num_calls(uncut) - 1
+    for num_at_once in range(1, num_layers):
+        most = num_at_once * uncut._threads._num_layer_weights
+        monkeypatch.setattr(recorded_decodes, "MAX_WEIGHTS", most)
+        cut = make_runner("Llama GQA", tmp_path)
+        looks = Mock()
+        cut._model.on_layer = looks
+        num_pieces = -(-num_layers // num_at_once)
+        assert num_calls(cut) == num_beside + num_pieces
+        # Of what was computed kernel by kernel, of what was recorded, and of what was run again.
+        assert looks.call_count == 2 * num_layers + num_pieces - 1
 
 
 def test_contexts_may_grow_beyond_what_was_recorded(

@@ -95,6 +95,25 @@ def whole_rows(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     return GroupInt(dtype, codes(out, inputs), torch.rand(out, 1) / 100, 8, inputs, 128)
 
 
+def bytes_about_a_centre(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """As Q8_0's are."""
+    return GroupInt(dtype, codes(out, inputs), halves(out, inputs // 32), 8, 32, 128)
+
+
+def bytes_about_any_centre(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """And with scales of both signs, and a zero."""
+    scales = (torch.randn(out, inputs // 64) / 100).bfloat16()
+    scales[0, 0] = 0
+    return GroupInt(dtype, codes(out, inputs), scales, 8, 64, 77)
+
+
+def large_scales(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """Which times 2^15 are beyond float32."""
+    near = codes(out, inputs, 3) + 127
+    scales = torch.randn(out, 1).bfloat16() * (2.0**113 if dtype != torch.float16 else 2.0)
+    return GroupInt(dtype, near, scales, 8, inputs, 128)
+
+
 def table(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     scales = torch.exp2(torch.randint(-9, -3, (out, inputs // 32)).float()).bfloat16()
     numbers = (*FP4, *(-number for number in FP4))
@@ -127,6 +146,9 @@ KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Quantised]]] = {
     "units": units,
     "small groups": small_groups,
     "whole rows": whole_rows,
+    "bytes about a centre": bytes_about_a_centre,
+    "bytes about any centre": bytes_about_any_centre,
+    "large scales": large_scales,
     "table": table,
     "powers of two": powers_of_two,
     "floats": floats,

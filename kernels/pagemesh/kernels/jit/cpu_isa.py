@@ -83,6 +83,12 @@ def has_avx512() -> bool:
     return current_isa() in classes and CpuIsa.AVX512 in processor_isas()
 
 
+def has_byte_permutes() -> bool:
+    """Likewise, whether they may take bytes of a vector in any order (AVX512-VBMI)."""
+    features: dict[str, bool] = llvm.get_host_cpu_features()
+    return has_avx512() and features.get("avx512vbmi", False)
+
+
 @functools.cache
 def best_isa() -> CpuIsa:
     """The best class that this process may use."""

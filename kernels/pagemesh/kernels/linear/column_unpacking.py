@@ -6,16 +6,17 @@ rounded as the dense weight's numbers are. One instruction then looks up 32 of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import has_avx512
-from pagemesh.kernels.jit.emit import I8, I16, LANES, VEC, VEC_I32, Emitter, fetch
+from pagemesh.kernels.jit.cpu_isa import has_avx512, has_byte_permutes
+from pagemesh.kernels.jit.emit import I1, I8, I16, I64, LANES, VEC, VEC_I32, Emitter, fetch
 from pagemesh.kernels.jit.pair_dots import round_to_pairs
 from pagemesh.kernels.linear.packed_parts import (
     BLOCK_BYTES,
+    LIFT,
     LINE_BYTES,
     PART_INPUTS,
     STEP_INPUTS,
@@ -30,14 +31,15 @@ from pagemesh.kernels.linear.unpacking import (
     scaled,
 )
 
+PART_STEPS: Final = PART_INPUTS // STEP_INPUTS
+
 _BYTES: Final = ir.VectorType(I8, STEP_INPUTS)
 _WORDS: Final = ir.VectorType(I16, STEP_INPUTS)
+_ALL_BYTES: Final = range(4 * LANES)
+_VECTOR_BYTES: Final = ir.VectorType(I8, len(_ALL_BYTES))
 
 _SHRUNK: Final = 256.0
 """By so much scales of floats of 8 bits are too large, which is exact."""
-
-_NEAR_BYTES: Final = 2048
-"""So far ahead lines are fetched once more, into the first-level cache: without, unpacking waits for the second."""
 
 
 class ColumnUnpacking:
@@ -48,6 +50,14 @@ class ColumnUnpacking:
         self._form = form
         self._part_tables = PartTables(e, form)
         self._block_steps = 8 // form.bits
+        self._lifts = form.is_liftable and has_byte_permutes()
+        is_centred = form.zero_points is None and form.minimums is None
+        self._has_centred_table = is_centred and form.bits == 4 and has_avx512()
+        centre = form.centre if self._has_centred_table else 0
+        self._entries = ir.Constant(VEC, [entry - centre for entry in entries(form)])
+        second_of_four = ir.Constant(I64, sum(1 << place for place in _ALL_BYTES if place % 4 == 1))
+        # No constant where it is used: LLVM would make one instruction of two, which takes twice as long.
+        self._is_code = e.builder.bitcast(second_of_four, ir.VectorType(I1, len(_ALL_BYTES)))
         size = PART_INPUTS // form.group_inputs * COLUMNS
         self._memory = [e.scratch(size) for _ in GroupVectors._fields]
 
@@ -68,24 +78,42 @@ class ColumnUnpacking:
 
         `target` is bfloat16 [steps, 32 columns, 32 inputs]; has room for a whole part.
         """
-        e, b, form = self._e, self._e.builder, self._form
+        e, b = self._e, self._e.builder
+        opened = self.open(part, ahead)
+        is_whole = b.icmp_signed("==", num_steps, e.int64(PART_STEPS))
+        with b.if_else(is_whole) as (whole, rest):
+            with whole:
+                self.emit_whole(opened, target, lambda step: None)
+            with rest:
+                column_bytes = b.mul(self._num_blocks(num_steps), e.int64(STEP_INPUTS))
+                with e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
+                    places = _Places(opened.codes, opened.ahead, target, block, column_bytes)
+                    with e.loop(e.int64(0), e.int64(COLUMNS), 2) as first:
+                        self._pair(places, 1, first, opened.held)
+
+    def open(self, part: ir.Value, ahead: ir.Value) -> OpenPart:
+        """What is known of a part before its codes are looked at; addresses as of `emit`."""
+        e, form = self._e, self._form
         for offset in range(0, form.codes_offset, LINE_BYTES):
             fetch(e, e.at(ahead, e.int64(offset)))
         held = self._hold_numbers(part)
         codes, ahead = (e.at(each, e.int64(form.codes_offset)) for each in (part, ahead))
-        per_part = PART_INPUTS // STEP_INPUTS
-        is_whole = b.icmp_signed("==", num_steps, e.int64(per_part))
-        with b.if_else(is_whole) as (whole, rest):
-            with whole:
-                num_blocks = per_part // self._block_steps
-                column_bytes = e.int64(num_blocks * STEP_INPUTS)
-                places = _Places(codes, ahead, target, e.int64(0), column_bytes)
-                self._columns(places, num_blocks, held)
-            with rest:
-                column_bytes = b.mul(self._num_blocks(num_steps), e.int64(STEP_INPUTS))
-                with e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
-                    places = _Places(codes, ahead, target, block, column_bytes)
-                    self._columns(places, 1, held)
+        return OpenPart(held, codes, ahead)
+
+    def emit_whole(
+        self, opened: OpenPart, target: ir.Value, beside: Callable[[ir.Value], None]
+    ) -> None:
+        """A part that has all steps. Beside each quarter of its columns is done what `beside` emits for a step."""
+        e, b = self._e, self._e.builder
+        num_blocks = PART_STEPS // self._block_steps
+        column_bytes = e.int64(num_blocks * STEP_INPUTS)
+        places = _Places(opened.codes, opened.ahead, target, e.int64(0), column_bytes)
+        per_step = COLUMNS // PART_STEPS
+        with e.loop(e.int64(0), e.int64(PART_STEPS)) as step:
+            first = b.mul(step, e.int64(per_step))
+            for pair in range(0, per_step, 2):
+                self._pair(places, num_blocks, b.add(first, e.int64(pair)), opened.held)
+            beside(step)
 
     def _num_blocks(self, num_steps: ir.Value) -> ir.Value:
         e, b, size = self._e, self._e.builder, self._block_steps
@@ -95,32 +123,51 @@ class ColumnUnpacking:
         """What codes are multiplied with: where it is from now on."""
         e = self._e
         for group in range(PART_INPUTS // self._form.group_inputs):
-            found = self._part_tables.halves(part, e.int64(group))
-            if self._form.decode == "e4m3":
-                scales = [e.builder.fmul(half, e.splat(_SHRUNK)) for half in found.scales]
-                found = found._replace(scales=scales)
+            found = self._numbers(part, group)
             for halves, memory in zip(found, self._memory, strict=True):
                 for half, vector in enumerate(halves or ()):
                     place = e.int64(group * COLUMNS + half * LANES)
                     e.store(vector, e.at(memory, place), 64)
         scales, zeros, added = self._memory
-        return _Held(scales, found.zeros and zeros, found.added and added)
+        return _Held(scales, found.zeros and zeros, found.added and added, self._entries)
 
-    def _columns(self, places: _Places, num_blocks: int, held: _Held) -> None:
-        """All columns of some blocks: of all of a part, or of one."""
+    def _numbers(self, part: ir.Value, group: int) -> GroupVectors:
+        """Those of a group, for what is made of codes first."""
         e, b = self._e, self._e.builder
-        with e.loop(e.int64(0), e.int64(COLUMNS), 2) as first:
-            # Two columns have a line for each block.
-            line = b.mul(places.block, e.int64(LINE_BYTES))
-            line = b.add(b.mul(first, places.column_bytes), line)
-            for number in range(num_blocks):
-                place = b.add(line, e.int64(number * LINE_BYTES))
-                fetch(e, e.at(places.ahead, place))
-                fetch(e, e.at(places.codes, b.add(place, e.int64(_NEAR_BYTES))), level=1)
-            for column in (first, b.add(first, e.int64(1))):
-                self._column(places, num_blocks, column, held)
+        found = self._part_tables.halves(part, e.int64(group))
+        if self._lifts:
+            lifted = e.splat(-float(LIFT + self._form.centre))
+            return GroupVectors(found.scales, None, [b.fmul(each, lifted) for each in found.scales])
+        if self._has_centred_table:
+            return GroupVectors(found.scales, None, None)
+        if self._form.decode == "e4m3":
+            return found._replace(scales=[b.fmul(half, e.splat(_SHRUNK)) for half in found.scales])
+        return found
 
-    def _column(self, places: _Places, num_blocks: int, column: ir.Value, held: _Held) -> None:
+    def _pair(self, places: _Places, num_blocks: int, first: ir.Value, held: _Held) -> None:
+        """Two columns, which have a line for each block, of some blocks: of all of a part, or of one."""
+        e, b = self._e, self._e.builder
+        line = b.mul(places.block, e.int64(LINE_BYTES))
+        line = b.add(b.mul(first, places.column_bytes), line)
+        for index in range(2):
+            # One by one: of many lines that are asked for at once, some wait, and so does what is to be loaded.
+            lines = {
+                turn: b.add(line, e.int64((index * num_blocks + turn) // 2 * LINE_BYTES))
+                for turn in range(num_blocks)
+                if (index * num_blocks + turn) % 2 == 0
+            }
+            fetched = {turn: e.at(places.ahead, place) for turn, place in lines.items()}
+            self._column(places, num_blocks, b.add(first, e.int64(index)), held, fetched)
+
+    def _column(
+        self,
+        places: _Places,
+        num_blocks: int,
+        column: ir.Value,
+        held: _Held,
+        fetched: Mapping[int, ir.Value],
+    ) -> None:
+        """Block after block; in front of some, a line is fetched."""
         e, b = self._e, self._e.builder
         groups = _ColumnGroups(e, self._form, held, places.block, column)
         own = b.mul(column, e.int64(STEP_INPUTS))
@@ -128,6 +175,8 @@ class ColumnUnpacking:
         first_step = b.mul(places.block, e.int64(self._block_steps))
         sink = b.add(b.mul(first_step, e.int64(BLOCK_BYTES)), own)
         for block in range(num_blocks):
+            if block in fetched:
+                fetch(e, fetched[block])
             place = b.add(source, e.int64(block * STEP_INPUTS))
             raw = b.load(b.bitcast(e.at(places.codes, place), _BYTES.as_pointer()))
             raw.align = STEP_INPUTS
@@ -190,7 +239,19 @@ class ColumnUnpacking:
 
     def _whole(self, raw: ir.Value) -> list[ir.Value]:
         b = self._e.builder
+        if self._lifts:
+            return [self._lifted(raw, first) for first in (0, LANES)]
         return [b.sitofp(b.zext(half, VEC_I32), VEC) for half in self._halves(raw)]
+
+    def _lifted(self, raw: ir.Value, first: int) -> ir.Value:
+        """Codes from the first on, with LIFT added: put in their place by one instruction, where widening and converting
+        are two, of which the second waits for a unit that products of tiles take."""
+        e, b = self._e, self._e.builder
+        wide = e.shuffle(raw, raw, [min(place, STEP_INPUTS - 1) for place in _ALL_BYTES])
+        places = ir.Constant(_VECTOR_BYTES, [first + place // 4 for place in _ALL_BYTES])
+        moved = e.intrinsic("llvm.x86.avx512.permvar.qi.512", _VECTOR_BYTES, wide, places)
+        lift = b.bitcast(e.splat(float(LIFT)), _VECTOR_BYTES)
+        return b.bitcast(b.select(self._is_code, moved, lift), VEC)
 
     def _floats(self, raw: ir.Value) -> list[ir.Value]:
         """Of 8 bits, 256 times too small, by way of halves: these have their digits, and an exponent that is less by 8.
@@ -214,6 +275,18 @@ class _Held(NamedTuple):
     scales: ir.Value
     zeros: ir.Value | None
     added: ir.Value | None
+    entries: ir.Constant
+    """No address: the numbers of codes of 4 bits, before they are scaled."""
+
+
+class OpenPart(NamedTuple):
+    """A part whose codes come next."""
+
+    held: _Held
+    codes: ir.Value
+    """Where they begin."""
+    ahead: ir.Value
+    """Where those begin that are fetched meanwhile."""
 
 
 class _Places(NamedTuple):
@@ -255,9 +328,9 @@ class _ColumnGroups:
         """Of two halves of steps, all numbers that codes of 4 bits may stand for: bfloat16 [2, 16], as pairs."""
         numbers = self._number(*first), self._number(*second)
         if numbers not in self._tables:
-            codes = ir.Constant(VEC, list(entries(self._form)))
+            entries = self._held.entries
             halves = [
-                scaled(self._e, self._form, codes, self._group(number), 0) for number in numbers
+                scaled(self._e, self._form, entries, self._group(number), 0) for number in numbers
             ]
             self._tables[numbers] = round_to_pairs(self._e, *halves)
         return self._tables[numbers]
@@ -274,7 +347,7 @@ class _ColumnGroups:
             place = b.add(b.mul(group, e.int64(COLUMNS)), self._column)
             held = [
                 None if memory is None else [e.broadcast(b.load(e.at(memory, place)))]
-                for memory in self._held
+                for memory in self._held[:3]
             ]
             assert held[0] is not None
             self._groups[number] = GroupVectors(held[0], *held[1:])

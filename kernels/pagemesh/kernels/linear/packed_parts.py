@@ -32,7 +32,11 @@ BLOCK_BYTES: Final = COLUMNS * STEP_INPUTS
 _PIECE_CODES: Final = 1 << 21
 """That are packed at once: beside what stays a weight takes the memory of some of these."""
 
+LIFT: Final = 1 << 15
+"""The float32 of it and a code of 8 bits together has the code for its second lowest byte."""
+
 _FLOAT_DIGITS: Final = 24
+_MAX_LIFTED_SCALE: Final = 2.0**111
 _MIN_GROUP: Final = 16
 _NUMBER_DIGITS: Final = {
     torch.float32: 24,
@@ -89,6 +93,9 @@ class PackedForm(NamedTuple):
     centre: int
     is_exact: bool
     """Whether a scale times a code, or times a zero point, always fits a float32."""
+
+    is_liftable: bool
+    """Whether a scale times the sum of LIFT and a code of 8 bits, or the centre, always fits a float32."""
 
     decode: Literal["int", "e4m3"] | tuple[float, ...]
     """What a code stands for; or the table in which it is a place."""
@@ -148,6 +155,7 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
         codes_offset=end,
         centre=weight.centre if isinstance(weight, GroupInt) else 0,
         is_exact=_is_exact(weight),
+        is_liftable=_is_liftable(weight),
         decode=_decode(weight),
     )
 
@@ -293,3 +301,12 @@ def _is_exact(weight: Packed) -> bool:
         _NUMBER_DIGITS[tables[name].dtype] for name in ("scales", "scale_units") if name in tables
     ]
     return sum(digits) + (8 if "zero_points" in tables else _bits(weight)) <= _FLOAT_DIGITS
+
+
+def _is_liftable(weight: Packed) -> bool:
+    if not isinstance(weight, GroupInt) or weight.bits != 8 or len(_tables(weight)) > 1:
+        return False
+    lifted = LIFT + weight.centre
+    digits = lifted.bit_length() - (lifted & -lifted).bit_length() + 1
+    fits = digits + _NUMBER_DIGITS[weight.scales.dtype] <= _FLOAT_DIGITS
+    return fits and bool(weight.scales.abs().amax() <= _MAX_LIFTED_SCALE)

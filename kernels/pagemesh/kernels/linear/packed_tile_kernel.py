@@ -19,8 +19,8 @@ from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
 from pagemesh.kernels.jit.transposing import transposed
-from pagemesh.kernels.linear.column_unpacking import ColumnUnpacking
-from pagemesh.kernels.linear.packed_parts import PART_INPUTS, STEP_INPUTS, PackedForm
+from pagemesh.kernels.linear.column_unpacking import PART_STEPS, ColumnUnpacking
+from pagemesh.kernels.linear.packed_parts import PART_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
 from pagemesh.kernels.linear.tile_items import (
     BLOCK_ROWS,
@@ -30,10 +30,10 @@ from pagemesh.kernels.linear.tile_items import (
     TileItem,
 )
 
-_PART_STEPS: Final = PART_INPUTS // STEP_INPUTS
 _STEP_BYTES: Final = COLUMNS * TILE_BYTES
 """Of a panel's numbers per step."""
 _SQUARE: Final = TILE_ROWS * TILE_ROWS
+_PART_NUMBERS: Final = PART_INPUTS * COLUMNS
 
 ARGUMENTS: Final[Mapping[str, ir.Type | None]] = {
     **ITEM_ARGUMENTS,
@@ -79,7 +79,7 @@ class _PackedTileKernel:
     def __init__(self, e: Emitter, gate: Gate | None, form: PackedForm) -> None:
         self.e, self.b = e, e.builder
         self.unpacking = ColumnUnpacking(e, form)
-        self.part = e.scratch(PART_INPUTS * COLUMNS, I16)
+        self.parts = e.scratch(2 * _PART_NUMBERS, I16)
         self.tiles = tile_registers(e)
         self.argument = {
             name: e.argument(index, kind) for index, (name, kind) in enumerate(ARGUMENTS.items())
@@ -113,37 +113,67 @@ class _PackedTileKernel:
         sums: ir.Value,
     ) -> None:
         """Part after part of a panel, each with all rows of a chunk."""
-        e, b, argument = self.e, self.b, self.argument
+        e, b = self.e, self.b
         begin, end = rows
         num_rows = b.sub(end, begin)
         num_blocks = self.items.ceil(num_rows, e.int64(BLOCK_ROWS))
-        is_only = b.icmp_signed("==", num_blocks, e.int64(1))
-        num_steps = argument["num_steps"]
-        panel_bytes = self.unpacking.panel_bytes(num_steps)
+        panel_bytes = self.unpacking.panel_bytes(self.argument["num_steps"])
         weight, ahead = (
-            e.at(argument["weight"], b.mul(each, panel_bytes)) for each in (panel, fetched)
+            e.at(self.argument["weight"], b.mul(each, panel_bytes)) for each in (panel, fetched)
         )
-        only = self._block(begin, end, sums, e.int64(0))
-        with b.if_then(is_only):
-            self._configure(only)
-            self._each_sum(only, lambda tile, *_: self.tiles.zero(tile))
-        with e.loop(e.int64(0), self.items.ceil(num_steps, e.int64(_PART_STEPS))) as part:
-            first = b.mul(part, e.int64(_PART_STEPS))
-            part_steps = self.items.least(b.sub(num_steps, first), e.int64(_PART_STEPS))
+        with b.if_else(b.icmp_signed("==", num_blocks, e.int64(1))) as (alone, shared):
+            with alone:
+                only = self._block(begin, end, sums, e.int64(0))
+                self._configure(only)
+                self._each_sum(only, lambda tile, *_: self.tiles.zero(tile))
+                self._multiply_beside(weight, ahead, only)
+                self._each_sum(only, self.tiles.store)
+            with shared:
+                num_parts = self.items.ceil(self.argument["num_steps"], e.int64(PART_STEPS))
+                with e.loop(e.int64(0), num_parts) as part:
+                    part_steps = self._unpack(weight, ahead, part)
+                    with e.loop(e.int64(0), num_blocks) as number:
+                        block = self._block(begin, end, sums, number)
+                        self._configure(block)
+                        self._take_sums(block, part)
+                        self._multiply(block, part, part_steps)
+                        self._each_sum(block, self.tiles.store)
+
+    def _unpack(self, weight: ir.Value, ahead: ir.Value, part: ir.Value) -> ir.Value:
+        """All of a part; gives how many steps it has."""
+        e, b = self.e, self.b
+        num_left = b.sub(self.argument["num_steps"], b.mul(part, e.int64(PART_STEPS)))
+        num_steps = self.items.least(num_left, e.int64(PART_STEPS))
+        place = self.unpacking.part_place(part)
+        self.unpacking.emit(e.at(weight, place), e.at(ahead, place), num_steps, self._part(part))
+        return num_steps
+
+    def _multiply_beside(self, weight: ir.Value, ahead: ir.Value, block: _Block) -> None:
+        """Add a panel to the sums of a block. While a part is unpacked, the one before it is multiplied."""
+        e, b = self.e, self.b
+        num_steps = self.argument["num_steps"]
+        num_whole = b.sdiv(num_steps, e.int64(PART_STEPS))
+        one = e.int64(1)
+        with e.loop(e.int64(0), num_whole) as part:
             place = self.unpacking.part_place(part)
-            self.unpacking.emit(e.at(weight, place), e.at(ahead, place), part_steps, self.part)
-            steps = first, part_steps
-            with b.if_else(is_only) as (alone, shared):
-                with alone:
-                    self._multiply(only, steps)
-                with shared, e.loop(e.int64(0), num_blocks) as number:
-                    block = self._block(begin, end, sums, number)
-                    self._configure(block)
-                    self._take_sums(block, first)
-                    self._multiply(block, steps)
-                    self._each_sum(block, self.tiles.store)
-        with b.if_then(is_only):
-            self._each_sum(only, self.tiles.store)
+            opened = self.unpacking.open(e.at(weight, place), e.at(ahead, place))
+            before = b.sub(part, one)
+
+            def multiply_before(step: ir.Value) -> None:
+                with b.if_then(b.icmp_signed(">=", before, e.int64(0))):
+                    self._multiply_step(block, before, step)
+
+            self.unpacking.emit_whole(opened, self._part(part), multiply_before)
+        last = b.sub(num_whole, one)
+        with b.if_then(b.icmp_signed(">=", last, e.int64(0))):
+            self._multiply(block, last, e.int64(PART_STEPS))
+        with b.if_then(b.icmp_signed(">", b.srem(num_steps, e.int64(PART_STEPS)), e.int64(0))):
+            self._multiply(block, num_whole, self._unpack(weight, ahead, num_whole))
+
+    def _part(self, number: ir.Value) -> ir.Value:
+        """Where a part is unpacked, by turns: what was just stored cannot be loaded into a tile at once."""
+        place = self.b.and_(number, self.e.int64(1))
+        return self.e.at(self.parts, self.b.mul(place, self.e.int64(_PART_NUMBERS)))
 
     def _block(self, begin: ir.Value, end: ir.Value, sums: ir.Value, number: ir.Value) -> _Block:
         e, b = self.e, self.b
@@ -171,9 +201,9 @@ class _PackedTileKernel:
             widths = [upper, lower, upper, lower, full, full, upper, lower]
             self.tiles.configure([full] * len(widths), widths)
 
-    def _take_sums(self, block: _Block, first: ir.Value) -> None:
+    def _take_sums(self, block: _Block, part: ir.Value) -> None:
         """Those of the parts before."""
-        with self.b.if_else(self.b.icmp_signed("==", first, self.e.int64(0))) as (begins, goes_on):
+        with self.b.if_else(self.b.icmp_signed("==", part, self.e.int64(0))) as (begins, goes_on):
             with begins:
                 self._each_sum(block, lambda tile, *_: self.tiles.zero(tile))
             with goes_on:
@@ -191,31 +221,33 @@ class _PackedTileKernel:
                 place = e.at(block.sums, e.int64((2 + half) * _SQUARE))
                 move(_SUMS[half][1], place, e.int64(TILE_BYTES))
 
-    def _multiply(self, block: _Block, steps: tuple[ir.Value, ir.Value]) -> None:
-        """Add a part of a panel to the sums of one or two tiles of rows."""
+    def _multiply(self, block: _Block, part: ir.Value, num_steps: ir.Value) -> None:
+        """Add steps of a part to the sums of one or two tiles of rows."""
+        with self.e.loop(self.e.int64(0), num_steps) as step:
+            self._multiply_step(block, part, step)
+
+    def _multiply_step(self, block: _Block, part: ir.Value, step: ir.Value) -> None:
         e, b = self.e, self.b
-        first, num_steps = steps
-        row_bytes = b.mul(self.argument["num_steps"], e.int64(TILE_BYTES))
-        rows = []
-        for number, width in enumerate(block.widths):
-            own = b.add(block.first_row, e.int64(number * TILE_ROWS))
-            begin = e.at(self.argument["inputs"], b.mul(own, row_bytes))
-            step_bytes = b.mul(width, e.int64(TILE_BYTES))
-            rows.append((e.at(begin, b.mul(first, step_bytes)), step_bytes))
-        part = b.bitcast(self.part, I8.as_pointer())
-        with b.if_else(b.icmp_signed(">", block.widths[1], e.int64(0))) as (many, few):
-            for branch, tiles in ((many, rows), (few, rows[:1])):
-                with branch, e.loop(e.int64(0), num_steps) as step:
-                    left = e.at(part, b.mul(step, e.int64(_STEP_BYTES)))
-                    for half in range(2):
-                        place = e.at(left, e.int64(half * TILE_ROWS * TILE_BYTES))
-                        self.tiles.load(_LEFT[half], place, e.int64(TILE_BYTES))
-                    for number, (right, step_bytes) in enumerate(tiles):
-                        place = e.at(right, b.mul(step, step_bytes))
-                        stride = b.mul(block.widths[number], e.int64(4))
-                        self.tiles.load(_RIGHT[number], place, stride)
-                        for half in range(2):
-                            self.tiles.multiply(_SUMS[half][number], _LEFT[half], _RIGHT[number])
+        place = b.mul(step, e.int64(_STEP_BYTES // 2))
+        left = b.bitcast(e.at(self._part(part), place), I8.as_pointer())
+        for half in range(2):
+            own = e.at(left, e.int64(half * TILE_ROWS * TILE_BYTES))
+            self.tiles.load(_LEFT[half], own, e.int64(TILE_BYTES))
+        number = b.add(b.mul(part, e.int64(PART_STEPS)), step)
+
+        def multiply(tile: int) -> None:
+            width = block.widths[tile]
+            row_bytes = b.mul(self.argument["num_steps"], e.int64(TILE_BYTES))
+            own = b.add(block.first_row, e.int64(tile * TILE_ROWS))
+            begin = b.add(b.mul(own, row_bytes), b.mul(number, b.mul(width, e.int64(TILE_BYTES))))
+            right = e.at(self.argument["inputs"], begin)
+            self.tiles.load(_RIGHT[tile], right, b.mul(width, e.int64(4)))
+            for half in range(2):
+                self.tiles.multiply(_SUMS[half][tile], _LEFT[half], _RIGHT[tile])
+
+        multiply(0)
+        with b.if_then(b.icmp_signed(">", block.widths[1], e.int64(0))):
+            multiply(1)
 
     def _finish(self, item: TileItem) -> None:
         """Write its outputs."""
