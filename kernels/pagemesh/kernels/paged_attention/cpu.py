@@ -202,40 +202,36 @@ class CpuReusablePlan:
         self._num_sequences = 0
         self._tables = np.zeros(capacity.num_blocks, np.int64)
         num_items = capacity.num_sequences * attention.shape.num_kv_heads
-        self._items = {window: np.empty((num_items, len(ITEM)), np.int64) for window in windows}
-        self.refill(())
+        self._items = {
+            window: np.tile(np.array(_NO_QUERIES, np.int64), (num_items, 1)) for window in windows
+        }
+        self._heads = np.arange(attention.shape.num_kv_heads)
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
         shape, number = self._attention.shape, len(sequences)
         check_capacity(shape, sequences, self._capacity)
-        contexts = np.array([sequence.context_len for sequence in sequences], np.int64)
-        num_blocks = -(-contexts // shape.block_size)
-        ends = np.cumsum(num_blocks)
-        tables = self._tables[: ends[-1] if number else 0]
-        tables[:] = [
-            block_id
-            for sequence, length in zip(sequences, num_blocks.tolist(), strict=True)
-            for block_id in sequence.block_ids[:length]
-        ]
+        ids: list[int] = []
+        places = []
+        for row, (_, context, block_ids) in enumerate(sequences):
+            places.append((row, len(ids), context))
+            ids += block_ids[: -(-context // shape.block_size)]
+        tables = self._tables[: len(ids)]
+        tables[:] = ids
         check_tables(tables, shape.num_blocks)
         # Where contexts are in order, they ascend: threads end together when the longest come first.
-        rows = np.arange(number)[::-1]
-        contexts, first_tables = contexts[rows], (ends - num_blocks)[rows]
+        places.reverse()
         for window, items in self._items.items():
             by_head = items.reshape(-1, shape.num_kv_heads, len(ITEM))
-            by_head[number:] = _NO_QUERIES
-            columns = {
-                "first_row": rows,
-                "num_queries": np.ones_like(rows),
-                "first_position": contexts - 1,
-                "first_table": first_tables,
-                "first_tile": np.maximum(contexts - window, 0) // self._attention.num_keys,
-                "end": contexts,
-            }
-            for name, column in columns.items():
-                by_head[:number, :, ITEM.index(name)] = column[:, np.newaxis]
-            by_head[:number, :, ITEM.index("kv_head")] = np.arange(shape.num_kv_heads)
+            by_head[number : self._num_sequences] = _NO_QUERIES
+            if number:
+                by_head[:number] = np.array([[self._item(*p, window)] for p in places])
+                by_head[:number, :, ITEM.index("kv_head")] = self._heads
         self._num_sequences = number
+
+    def _item(self, row: int, first_table: int, context: int, window: int) -> tuple[int, ...]:
+        """Of a sequence, as of the first of its heads."""
+        first_tile = max(context - window, 0) // self._attention.num_keys
+        return row, 1, context - 1, 0, first_table, first_tile, context
 
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention

@@ -9,10 +9,9 @@ from typing import Final
 
 from pagemesh.errors import DeadlineError, OverloadedError, UnavailableError
 from pagemesh.router.call import Call
-from pagemesh.router.dispatch.drain_rate import DrainRate
+from pagemesh.router.dispatch.drain_rate import DrainRate, RunTime
 from pagemesh.router.dispatch.fair_queue import FairQueue
 from pagemesh.router.dispatch.model_workers import ModelWorkers
-from pagemesh.router.dispatch.run_time import RunTime
 from pagemesh.router.dispatch.seating import LOOK_S, Seating
 from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.dispatch.waiting_room import WaitingRoom

@@ -1,4 +1,4 @@
-"""How fast requests leave the queue, measured while there is one: otherwise they leave as fast as they come."""
+"""How fast requests leave the queue, and how long they take on workers, as those did that ended lately."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ MEMORY_S: Final = 20.0
 MIN_S: Final = 1.0
 """Seconds of queueing before which nothing is believed."""
 
+RUN_MEMORY: Final = 0.98
+"""What a measured time on a worker still counts when the next request ends: about the last fifty decide."""
+
 
 class DrainRate:
-    """begin → note, again and again → end, when the queue is empty. Times are seconds of any one clock."""
+    """Of the queue, while there is one: otherwise requests leave it as fast as they come.
+
+    begin → note, again and again → end, when the queue is empty. Times are seconds of any one clock.
+    """
 
     def __init__(self) -> None:
         self._num_seats = self._num_tokens = self._seconds = 0.0
@@ -56,3 +62,27 @@ class DrainRate:
         self._num_tokens *= fading
         self._seconds = self._seconds * fading + elapsed
         self._since = now
+
+
+class RunTime:
+    """The time of a token, in the decayed mean over requests, their prompts' and their answers'."""
+
+    def __init__(self) -> None:
+        self._seconds = self._num_tokens = 0.0
+
+    def note(self, seconds: float, num_tokens: int) -> None:
+        """A request that was expected to take so many tokens took so long."""
+        self._seconds = RUN_MEMORY * self._seconds + seconds
+        self._num_tokens = RUN_MEMORY * self._num_tokens + num_tokens
+
+    def note_cut_off(self, seconds: float, num_tokens: int) -> None:
+        """Likewise, but it was ended before it was over: it would have taken at least so long.
+
+        Without these, only those count that are fast enough, when workers get too slow for the rest.
+        """
+        if seconds > self.seconds(num_tokens):
+            self.note(seconds, num_tokens)
+
+    def seconds(self, num_tokens: int) -> float:
+        """For a request that is expected to take so many; 0 as long as nothing is known."""
+        return self._seconds / self._num_tokens * num_tokens if self._num_tokens else 0.0

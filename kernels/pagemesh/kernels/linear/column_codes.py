@@ -1,0 +1,206 @@
+"""Makes numbers of the codes of a column: 32 at a time, as a row of one of AMX's tiles.
+
+A code of 4 bits is a place in a table, which is made for each column and group of inputs: what its 16 codes stand for,
+rounded as the dense weight's numbers are. One instruction then looks up 32 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from llvmlite import ir
+
+from pagemesh.kernels.jit.cpu_isa import has_avx512, has_byte_permutes
+from pagemesh.kernels.jit.emit import I1, I8, I16, I64, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.pair_dots import round_to_pairs
+from pagemesh.kernels.linear.packed_parts import LIFT, STEP_INPUTS, PackedForm
+from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.unpacking import (
+    GroupVectors,
+    PartTables,
+    entries,
+    looked_up,
+    scaled,
+)
+
+_WORDS: Final = ir.VectorType(I16, STEP_INPUTS)
+_ALL_BYTES: Final = range(4 * LANES)
+_VECTOR_BYTES: Final = ir.VectorType(I8, len(_ALL_BYTES))
+
+_SHRUNK: Final = 256.0
+"""By so much scales of floats of 8 bits are too large, which is exact."""
+
+
+class ColumnCodes:
+    """Emits it for one form of weights."""
+
+    def __init__(self, e: Emitter, form: PackedForm) -> None:
+        self._e = e
+        self._form = form
+        self._part_tables = PartTables(e, form)
+        self._lifts = form.is_liftable and has_byte_permutes()
+        is_centred = form.zero_points is None and form.minimums is None
+        self._has_centred_table = is_centred and form.bits == 4 and has_avx512()
+        centre = form.centre if self._has_centred_table else 0
+        self.entries = ir.Constant(VEC, [entry - centre for entry in entries(form)])
+        """What codes of 4 bits stand for, before they are scaled."""
+        second_of_four = ir.Constant(I64, sum(1 << place for place in _ALL_BYTES if place % 4 == 1))
+        # No constant where it is used: LLVM would make one instruction of two, which takes twice as long.
+        self._is_code = e.builder.bitcast(second_of_four, ir.VectorType(I1, len(_ALL_BYTES)))
+
+    def numbers(self, part: ir.Value, group: int) -> GroupVectors:
+        """What becomes of a group's codes, when `pairs` has made numbers of them; of both halves of the columns."""
+        e, b = self._e, self._e.builder
+        found = self._part_tables.halves(part, e.int64(group))
+        if self._lifts:
+            lifted = e.splat(-float(LIFT + self._form.centre))
+            return GroupVectors(found.scales, None, [b.fmul(each, lifted) for each in found.scales])
+        if self._has_centred_table:
+            return GroupVectors(found.scales, None, None)
+        if self._form.decode == "e4m3":
+            return found._replace(scales=[b.fmul(half, e.splat(_SHRUNK)) for half in found.scales])
+        return found
+
+    def pairs(self, raw: ir.Value, first: int, groups: ColumnGroups) -> list[ir.Value]:
+        """Of the codes [32] of a column in a block, the pairs of each of its steps."""
+        e, b, form = self._e, self._e.builder, self._form
+        if form.bits == 8:
+            floats = self._floats(raw) if form.decode == "e4m3" else self._whole(raw)
+            return [self._rounded(floats, groups, first)]
+        words = b.zext(raw, _WORDS)
+        words = [words, b.lshr(words, _words(4))]
+        if has_avx512():
+            return self._from_tables(words, first, groups)
+        words[0] = b.and_(words[0], _words(15))
+        return [
+            self._rounded(
+                [looked_up(e, form, b.zext(half, VEC_I32)) for half in self._halves(codes)],
+                groups,
+                step,
+            )
+            for step, codes in enumerate(words, first)
+        ]
+
+    def _rounded(self, floats: Sequence[ir.Value], groups: ColumnGroups, step: int) -> ir.Value:
+        """Of what the codes of a step stand for, its pairs."""
+        return round_to_pairs(
+            self._e, *(groups.scaled(each, step, half) for half, each in enumerate(floats))
+        )
+
+    def _from_tables(
+        self, words: Sequence[ir.Value], first: int, groups: ColumnGroups
+    ) -> list[ir.Value]:
+        """By the lowest five bits of each word: 16 entries for each of two groups, or of one twice."""
+        b = self._e.builder
+        lower, upper = words
+        if self._form.group_inputs < STEP_INPUTS:
+            of_second = ir.Constant(_WORDS, [0] * LANES + [LANES] * LANES)
+            lower = b.or_(b.and_(lower, _words(15)), of_second)
+            upper = b.or_(upper, of_second)
+            tables = [groups.table((step, 0), (step, 1)) for step in (first, first + 1)]
+        elif self._form.group_inputs == STEP_INPUTS:
+            # The upper codes have no fifth bit as they are.
+            lower = b.or_(b.and_(lower, _words(15)), _words(LANES))
+            tables = [groups.table((first + 1, 0), (first, 0))] * 2
+        else:
+            tables = [groups.table((first, 0), (first, 0))] * 2
+        return [
+            b.bitcast(self._permuted(table, each), VEC_I32)
+            for table, each in zip(tables, (lower, upper), strict=True)
+        ]
+
+    def _permuted(self, table: ir.Value, places: ir.Value) -> ir.Value:
+        table = self._e.builder.bitcast(table, _WORDS)
+        return self._e.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORDS, table, places)
+
+    def _whole(self, raw: ir.Value) -> list[ir.Value]:
+        b = self._e.builder
+        if self._lifts:
+            return [self._lifted(raw, first) for first in (0, LANES)]
+        return [b.sitofp(b.zext(half, VEC_I32), VEC) for half in self._halves(raw)]
+
+    def _lifted(self, raw: ir.Value, first: int) -> ir.Value:
+        """Codes from the first on, with LIFT added: put in their place by one instruction, where widening and converting
+        are two, of which the second waits for a unit that products of tiles take."""
+        e, b = self._e, self._e.builder
+        wide = e.shuffle(raw, raw, [min(place, STEP_INPUTS - 1) for place in _ALL_BYTES])
+        places = ir.Constant(_VECTOR_BYTES, [first + place // 4 for place in _ALL_BYTES])
+        moved = e.intrinsic("llvm.x86.avx512.permvar.qi.512", _VECTOR_BYTES, wide, places)
+        lift = b.bitcast(e.splat(float(LIFT)), _VECTOR_BYTES)
+        return b.bitcast(b.select(self._is_code, moved, lift), VEC)
+
+    def _floats(self, raw: ir.Value) -> list[ir.Value]:
+        """Of 8 bits, 256 times too small, by way of halves: these have their digits, and an exponent that is less by 8.
+
+        Numbers without a leading one are such halves, too, of which no processor makes floats more slowly.
+        """
+        b = self._e.builder
+        # Without the second of the two copies of the sign.
+        halves = b.and_(b.shl(b.sext(raw, _WORDS), _words(7)), _words(-0x4001))
+        kind = ir.VectorType(ir.HalfType(), LANES)
+        return [b.fpext(b.bitcast(half, kind), VEC) for half in self._halves(halves)]
+
+    def _halves(self, codes: ir.Value) -> list[ir.Value]:
+        """[32] of bytes or words: the lanes of either vector."""
+        return [self._e.shuffle(codes, codes, range(first, first + LANES)) for first in (0, LANES)]
+
+
+class Held(NamedTuple):
+    """What codes are multiplied with, in memory: a float for each group and column; None where there is no such thing."""
+
+    scales: ir.Value
+    zeros: ir.Value | None
+    added: ir.Value | None
+    entries: ir.Constant
+    """No address: the numbers of codes of 4 bits, before they are scaled."""
+
+
+class ColumnGroups:
+    """What the codes of a column are multiplied with, in some blocks; each group is looked at once."""
+
+    def __init__(
+        self, e: Emitter, form: PackedForm, held: Held, block: ir.Value, column: ir.Value
+    ) -> None:
+        self._e, self._form, self._held = e, form, held
+        self._block, self._column = block, column
+        self._groups: dict[int, GroupVectors] = {}
+        self._tables: dict[tuple[int, int], ir.Value] = {}
+
+    def scaled(self, value: ir.Value, step: int, half: int) -> ir.Value:
+        """Floats that 16 codes of a step stand for; of steps behind the first of the first block."""
+        group = self._group(self._number(step, half))
+        return scaled(self._e, self._form, value, group, 0)
+
+    def table(self, first: tuple[int, int], second: tuple[int, int]) -> ir.Value:
+        """Of two halves of steps, all numbers that codes of 4 bits may stand for: bfloat16 [2, 16], as pairs."""
+        numbers = self._number(*first), self._number(*second)
+        if numbers not in self._tables:
+            entries = self._held.entries
+            halves = [
+                scaled(self._e, self._form, entries, self._group(number), 0) for number in numbers
+            ]
+            self._tables[numbers] = round_to_pairs(self._e, *halves)
+        return self._tables[numbers]
+
+    def _number(self, step: int, half: int) -> int:
+        """Of the group, from that of the first block on."""
+        return (step * STEP_INPUTS + half * LANES) // self._form.group_inputs
+
+    def _group(self, number: int) -> GroupVectors:
+        if number not in self._groups:
+            e, b, form = self._e, self._e.builder, self._form
+            first = b.mul(self._block, e.int64(STEP_INPUTS * 8 // form.bits))
+            group = b.add(b.sdiv(first, e.int64(form.group_inputs)), e.int64(number))
+            place = b.add(b.mul(group, e.int64(COLUMNS)), self._column)
+            held = [
+                None if memory is None else [e.broadcast(b.load(e.at(memory, place)))]
+                for memory in self._held[:3]
+            ]
+            assert held[0] is not None
+            self._groups[number] = GroupVectors(held[0], *held[1:])
+        return self._groups[number]
+
+
+def _words(number: int) -> ir.Constant:
+    return ir.Constant(_WORDS, [number] * STEP_INPUTS)
