@@ -167,10 +167,12 @@ class GroupInt(Packed):
 
     def dense(self) -> torch.Tensor:
         codes = (self.codes if self.bits == 8 else unpack_halves(self.codes)).float()
-        codes -= self.centre if self.zero_points is None else self._of_inputs(self.zero_points)
-        codes *= self._of_inputs(_products(self.scales, self.scale_units))
+        # A view, group by group, which broadcasts what each of them shares.
+        grouped = codes if self.input_groups is not None else _in_groups(codes, self.group_size)
+        grouped -= self.centre if self.zero_points is None else self._of_inputs(self.zero_points)
+        grouped *= self._of_inputs(_products(self.scales, self.scale_units))
         if self.minimums is not None:
-            codes -= self._of_inputs(_products(self.minimums, self.minimum_units))
+            grouped -= self._of_inputs(_products(self.minimums, self.minimum_units))
         return codes.to(self.dtype)
 
     def bound(self) -> torch.Tensor:
@@ -183,9 +185,9 @@ class GroupInt(Packed):
         return bound
 
     def _of_inputs(self, of_groups: torch.Tensor) -> torch.Tensor:
-        """[..., out, in] of [..., out, groups], float32."""
+        """[..., out, in] of [..., out, groups], float32; [..., out, groups, 1] where groups are runs of inputs."""
         if self.input_groups is None:
-            return of_groups.float().repeat_interleave(self.group_size, -1)
+            return of_groups.float().unsqueeze(-1)
         return of_groups.float().gather(-1, self.input_groups.long().expand(self.shape))
 
 
@@ -216,9 +218,8 @@ class Codebook(Packed):
     def dense(self) -> torch.Tensor:
         table = torch.tensor(self.table, device=self.device)
         numbers = table[unpack_halves(self.codes).int()]
-        return numbers.mul_(self.scales.float().repeat_interleave(self.group_size, -1)).to(
-            self.dtype
-        )
+        _in_groups(numbers, self.group_size).mul_(self.scales.float().unsqueeze(-1))
+        return numbers.to(self.dtype)
 
     def bound(self) -> torch.Tensor:
         # Python's own max may lose a NaN.
@@ -312,6 +313,11 @@ def unpack_halves(codes: torch.Tensor) -> torch.Tensor:
 def pack_halves(codes: torch.Tensor) -> torch.Tensor:
     """The way back: uint8 [..., 2 · n] below 16 → [..., n]."""
     return codes[..., ::2] | codes[..., 1::2] << 4
+
+
+def _in_groups(numbers: torch.Tensor, group_size: int) -> torch.Tensor:
+    """[..., out, groups, inputs of a group] of [..., out, in]; no copy."""
+    return numbers.view(*numbers.shape[:-1], -1, group_size)
 
 
 def _products(numbers: torch.Tensor, units: torch.Tensor | None) -> torch.Tensor:
