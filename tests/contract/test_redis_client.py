@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,49 @@ async def test_a_process_that_is_held_up_itself_does_not_take_the_server_for_gon
         time.sleep(0.5)  # noqa: ASYNC251
         assert await pinging is True
     assert store.answers
+
+
+@asynccontextmanager
+async def held_up(seconds: float) -> AsyncIterator[None]:
+    """Meanwhile each turn of the loop takes so long, as on a machine that has too much to do."""
+    is_over = False
+
+    def hold() -> None:
+        if not is_over:
+            time.sleep(seconds)
+            asyncio.get_running_loop().call_soon(hold)
+
+    hold()
+    try:
+        yield
+    finally:
+        is_over = True
+
+
+async def test_nor_does_one_that_is_held_up_again_and_again(store: RedisStore) -> None:
+    scripts = [store.redis.register_script(f"return ARGV[{number}]") for number in range(1, 7)]
+    async with held_up(0.05), store.answering():
+        # It connects, is told that there is no such script, and loads it: many turns, each with an answer in time.
+        assert [await script(args=[*"abcdef"]) for script in scripts] == [
+            *map(str.encode, "abcdef")
+        ]
+    assert store.answers
+
+
+async def test_however_much_it_is_held_up_a_server_that_froze_is_away_in_time(
+    valkey: Valkey, store: RedisStore
+) -> None:
+    await ask(store)
+    valkey.freeze()
+    try:
+        began = time.monotonic()
+        async with held_up(0.05):
+            with pytest.raises(UnavailableError):
+                await ask(store)
+        # Fifty parts at most, each of two turns.
+        assert time.monotonic() - began < 10.0
+    finally:
+        valkey.thaw()
 
 
 async def test_a_server_that_was_killed_is_away_and_can_be_used_again_once_it_is_back(

@@ -220,18 +220,19 @@ class CpuReusablePlan:
         check_tables(tables, shape.num_blocks)
         # Where contexts are in order, they ascend: threads end together when the longest come first.
         places.reverse()
+        num_keys = self._attention.num_keys
         for window, items in self._items.items():
             by_head = items.reshape(-1, shape.num_kv_heads, len(ITEM))
             by_head[number : self._num_sequences] = _NO_QUERIES
             if number:
-                by_head[:number] = np.array([[self._item(*p, window)] for p in places])
+                # As of the first head: what other heads read differs in that alone.
+                of_first = [
+                    [(row, 1, context - 1, 0, table, max(context - window, 0) // num_keys, context)]
+                    for row, table, context in places
+                ]
+                by_head[:number] = np.array(of_first)
                 by_head[:number, :, ITEM.index("kv_head")] = self._heads
         self._num_sequences = number
-
-    def _item(self, row: int, first_table: int, context: int, window: int) -> tuple[int, ...]:
-        """Of a sequence, as of the first of its heads."""
-        first_tile = max(context - window, 0) // self._attention.num_keys
-        return row, 1, context - 1, 0, first_table, first_tile, context
 
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention

@@ -42,8 +42,11 @@ Time in which this process does not get to look at the answer (it parses a reque
 busy) is not counted: it says nothing about Redis.
 """
 
-# Parts of a deadline. Of the time for which an event loop is held up, a deadline is charged one of them.
 _NUM_PARTS = 10
+"""Of a deadline. One that is over a part too late is not charged: the event loop was held up."""
+
+_MAX_LATE_PARTS = 4 * _NUM_PARTS
+"""Then they are charged all the same: an end there must be."""
 
 MAX_CONNECTIONS = 32
 """Commands at the same time; more of them wait within their deadlines."""
@@ -154,6 +157,7 @@ class _Deadline:
         self._timeout = asyncio.timeout(None)
         self._part = seconds / _NUM_PARTS
         self._num_left = _NUM_PARTS
+        self._num_late = 0
 
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
@@ -162,7 +166,11 @@ class _Deadline:
         return self
 
     def _tick(self) -> None:
-        self._num_left -= 1
+        is_late = self._loop.time() - self._timer.when() > self._part
+        if is_late and self._num_late < _MAX_LATE_PARTS:
+            self._num_late += 1
+        else:
+            self._num_left -= 1
         if self._num_left:
             self._timer = self._loop.call_later(self._part, self._tick)
         else:
