@@ -17,7 +17,6 @@ from pagemesh.kernels.linear import Dense, Weight, make_linear
 from pagemesh.kernels.linear.packed import GroupInt
 
 SHAPE: Final = (4096, 2048)
-GROUP: Final = 32
 SIZES: Final = {"100 MB": 10**8, "1 GB": 10**9}
 KINDS: Final = ("bfloat16", "int8", "q8_0", "int4", "q4_0")
 
@@ -56,15 +55,15 @@ def _weight(kind: str) -> Weight:
         return Dense(torch.randn(SHAPE).to(dtype))
     bits = 8 if "8" in kind else 4
     codes = torch.randint(0, 256, (num_out, num_in * bits // 8), dtype=torch.uint8)
-    group = num_in if kind == "int8" else GROUP
-    scales = torch.rand(num_out, num_in // group) / 1000
-    zeros = torch.randint(0, 16, scales.shape, dtype=torch.uint8) if kind == "int4" else None
+    group = 128 if kind == "int8" else 32
+    scales, least = torch.rand(2, num_out, num_in // group) / 1000
+    is_ours = kind.startswith("int")
     return GroupInt(
         dtype,
         codes,
-        scales.to(dtype if kind.startswith("int") else torch.float16),
+        scales.to(dtype if is_ours else torch.float16),
         8 if bits == 8 else 4,
         group,
         centre=0 if kind == "int4" else 1 << (bits - 1),
-        zero_points=zeros,
+        minimums=least.to(dtype) if kind == "int4" else None,
     )

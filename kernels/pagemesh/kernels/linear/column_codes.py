@@ -7,6 +7,7 @@ rounded as the dense weight's numbers are. One instruction then looks up 32 of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from llvmlite import ir
@@ -43,7 +44,7 @@ class ColumnCodes:
         is_centred = form.zero_points is None and form.minimums is None
         self._has_centred_table = is_centred and form.bits == 4 and has_avx512()
         centre = form.centre if self._has_centred_table else 0
-        self.entries = ir.Constant(VEC, [entry - centre for entry in entries(form)])
+        self._entries = ir.Constant(VEC, [entry - centre for entry in entries(form)])
         """What codes of 4 bits stand for, before they are scaled."""
         second_of_four = ir.Constant(I64, sum(1 << place for place in _ALL_BYTES if place % 4 == 1))
         # No constant where it is used: LLVM would make one instruction of two, which takes twice as long.
@@ -94,20 +95,21 @@ class ColumnCodes:
         """By the lowest five bits of each word: 16 entries for each of two groups, or of one twice."""
         b = self._e.builder
         lower, upper = words
+        table = partial(groups.table, self._entries)
         if self._form.group_inputs < STEP_INPUTS:
             of_second = ir.Constant(_WORDS, [0] * LANES + [LANES] * LANES)
             lower = b.or_(b.and_(lower, _words(15)), of_second)
             upper = b.or_(upper, of_second)
-            tables = [groups.table((step, 0), (step, 1)) for step in (first, first + 1)]
+            tables = [table((step, 0), (step, 1)) for step in (first, first + 1)]
         elif self._form.group_inputs == STEP_INPUTS:
             # The upper codes have no fifth bit as they are.
             lower = b.or_(b.and_(lower, _words(15)), _words(LANES))
-            tables = [groups.table((first + 1, 0), (first, 0))] * 2
+            tables = [table((first + 1, 0), (first, 0))] * 2
         else:
-            tables = [groups.table((first, 0), (first, 0))] * 2
+            tables = [table((first, 0), (first, 0))] * 2
         return [
-            b.bitcast(self._permuted(table, each), VEC_I32)
-            for table, each in zip(tables, (lower, upper), strict=True)
+            b.bitcast(self._permuted(numbers, each), VEC_I32)
+            for numbers, each in zip(tables, (lower, upper), strict=True)
         ]
 
     def _permuted(self, table: ir.Value, places: ir.Value) -> ir.Value:
@@ -152,8 +154,6 @@ class Held(NamedTuple):
     scales: ir.Value
     zeros: ir.Value | None
     added: ir.Value | None
-    entries: ir.Constant
-    """No address: the numbers of codes of 4 bits, before they are scaled."""
 
 
 class ColumnGroups:
@@ -172,11 +172,13 @@ class ColumnGroups:
         group = self._group(self._number(step, half))
         return scaled(self._e, self._form, value, group, 0)
 
-    def table(self, first: tuple[int, int], second: tuple[int, int]) -> ir.Value:
-        """Of two halves of steps, all numbers that codes of 4 bits may stand for: bfloat16 [2, 16], as pairs."""
+    def table(self, entries: ir.Value, first: tuple[int, int], second: tuple[int, int]) -> ir.Value:
+        """Of two halves of steps, all numbers that codes of 4 bits may stand for: bfloat16 [2, 16], as pairs.
+
+        `entries` are these before they are scaled.
+        """
         numbers = self._number(*first), self._number(*second)
         if numbers not in self._tables:
-            entries = self._held.entries
             halves = [
                 scaled(self._e, self._form, entries, self._group(number), 0) for number in numbers
             ]
@@ -195,7 +197,7 @@ class ColumnGroups:
             place = b.add(b.mul(group, e.int64(COLUMNS)), self._column)
             held = [
                 None if memory is None else [e.broadcast(b.load(e.at(memory, place)))]
-                for memory in self._held[:3]
+                for memory in self._held
             ]
             assert held[0] is not None
             self._groups[number] = GroupVectors(held[0], *held[1:])

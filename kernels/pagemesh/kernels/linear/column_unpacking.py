@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from llvmlite import ir
@@ -42,8 +42,7 @@ class ColumnUnpacking:
     def panel_bytes(self, num_steps: ir.Value) -> ir.Value:
         """Of a panel with so many steps of 32 inputs."""
         e, b = self._e, self._e.builder
-        per_part = PART_INPUTS // STEP_INPUTS
-        num_parts = b.sdiv(b.add(num_steps, e.int64(per_part - 1)), e.int64(per_part))
+        num_parts = b.sdiv(b.add(num_steps, e.int64(PART_STEPS - 1)), e.int64(PART_STEPS))
         heads = b.mul(num_parts, e.int64(self._form.codes_offset))
         return b.add(heads, b.mul(self._num_blocks(num_steps), e.int64(BLOCK_BYTES)))
 
@@ -103,48 +102,37 @@ class ColumnUnpacking:
                     place = e.int64(group * COLUMNS + half * LANES)
                     e.store(vector, e.at(memory, place), 64)
         scales, zeros, added = self._memory
-        return Held(scales, found.zeros and zeros, found.added and added, self._codes.entries)
+        return Held(scales, found.zeros and zeros, found.added and added)
 
     def _pair(self, places: _Places, num_blocks: int, first: ir.Value, held: Held) -> None:
         """Two columns, which have a line for each block, of some blocks: of all of a part, or of one."""
         e, b = self._e, self._e.builder
         line = b.mul(places.block, e.int64(LINE_BYTES))
-        line = b.add(b.mul(first, places.column_bytes), line)
+        line = e.at(places.ahead, b.add(b.mul(first, places.column_bytes), line))
         for index in range(2):
-            # One by one: of many lines that are asked for at once, some wait, and so does what is to be loaded.
-            lines = {
-                turn: b.add(line, e.int64((index * num_blocks + turn) // 2 * LINE_BYTES))
-                for turn in range(num_blocks)
-                if (index * num_blocks + turn) % 2 == 0
-            }
-            fetched = {turn: e.at(places.ahead, place) for turn, place in lines.items()}
-            self._column(places, num_blocks, b.add(first, e.int64(index)), held, fetched)
+            column = b.add(first, e.int64(index))
+            groups = ColumnGroups(e, self._form, held, places.block, column)
+            for block in range(num_blocks):
+                # One by one: of many lines that are asked for at once some wait, and so does what is to be loaded.
+                number, is_odd = divmod(index * num_blocks + block, 2)
+                if not is_odd:
+                    fetch(e, e.at(line, e.int64(number * LINE_BYTES)))
+                self._block(places, block, column, groups)
 
-    def _column(
-        self,
-        places: _Places,
-        num_blocks: int,
-        column: ir.Value,
-        held: Held,
-        fetched: Mapping[int, ir.Value],
-    ) -> None:
-        """Block after block; in front of some, a line is fetched."""
+    def _block(self, places: _Places, block: int, column: ir.Value, groups: ColumnGroups) -> None:
+        """Of a column, a block behind the first that is unpacked."""
         e, b = self._e, self._e.builder
-        groups = ColumnGroups(e, self._form, held, places.block, column)
         own = b.mul(column, e.int64(STEP_INPUTS))
         source = places.in_column(e, column)
         first_step = b.mul(places.block, e.int64(self._block_steps))
         sink = b.add(b.mul(first_step, e.int64(BLOCK_BYTES)), own)
-        for block in range(num_blocks):
-            if block in fetched:
-                fetch(e, fetched[block])
-            place = b.add(source, e.int64(block * STEP_INPUTS))
-            raw = b.load(b.bitcast(e.at(places.codes, place), _BYTES.as_pointer()))
-            raw.align = STEP_INPUTS
-            first = block * self._block_steps
-            for step, pairs in enumerate(self._codes.pairs(raw, first, groups), first):
-                place = b.add(sink, e.int64(step * BLOCK_BYTES))
-                e.store(pairs, e.at(places.target, place), 64)
+        place = b.add(source, e.int64(block * STEP_INPUTS))
+        raw = b.load(b.bitcast(e.at(places.codes, place), _BYTES.as_pointer()))
+        raw.align = STEP_INPUTS
+        first = block * self._block_steps
+        for step, pairs in enumerate(self._codes.pairs(raw, first, groups), first):
+            place = b.add(sink, e.int64(step * BLOCK_BYTES))
+            e.store(pairs, e.at(places.target, place), 64)
 
 
 class OpenPart(NamedTuple):
