@@ -24,10 +24,24 @@ _MOST_NUMBERS: Final = 2**18
 
 
 @dataclass(frozen=True, slots=True)
+class Nibbles:
+    """Codes of 4 bits: of each group of bytes first the lower halves, then the upper ones."""
+
+    packed: Bytes
+    """[blocks, bytes], a block's side by side."""
+
+    group: int
+
+    def codes(self) -> Bytes:
+        """[blocks, numbers], a byte for each."""
+        return _shifted(self.packed, self.group, range(0, 8, 4), 0x0F)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockParts:
     """What blocks are made of: scale · (code - centre) - minimum, or a table's entry in the place of the code."""
 
-    codes: Bytes
+    codes: Bytes | Nibbles
     """[blocks, numbers of one]."""
 
     bits: Literal[4, 8]
@@ -46,9 +60,10 @@ class BlockParts:
 
     def numbers(self) -> Floats:
         """What they stand for, [blocks, numbers]."""
-        numbers = self.codes.astype(np.float32) - np.float32(self.centre)
+        codes = self.codes.codes() if isinstance(self.codes, Nibbles) else self.codes
+        numbers = codes.astype(np.float32) - np.float32(self.centre)
         if self.table is not None:
-            numbers = np.array(self.table, np.float32)[self.codes]
+            numbers = np.array(self.table, np.float32)[codes]
         values = numbers.reshape(*self.scales.shape, -1)
         values = values * _products(self.scales, self.units)[:, :, None]
         if self.minimums is not None:
@@ -89,10 +104,6 @@ def _shifted(packed: Bytes, group: int, shifts: range, mask: int) -> Bytes:
     return (parts & np.uint8(mask)).reshape(len(packed), -1)
 
 
-def _nibbles(packed: Bytes, group: int) -> Bytes:
-    return _shifted(packed, group, range(0, 8, 4), 0x0F)
-
-
 def _fifth_bits(packed: Bytes) -> Bytes:
     """Four bytes of each block → bit 4 of its 32 numbers."""
     return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
@@ -111,21 +122,21 @@ def _bf16(blocks: Bytes) -> Floats:
 
 
 def _q4_0(blocks: Bytes) -> BlockParts:
-    return BlockParts(_nibbles(blocks[:, 2:], 16), 4, _half(blocks, 0), 8)
+    return BlockParts(Nibbles(blocks[:, 2:], 16), 4, _half(blocks, 0), 8)
 
 
 def _q4_1(blocks: Bytes) -> BlockParts:
-    codes = _nibbles(blocks[:, 4:], 16)
+    codes = Nibbles(blocks[:, 4:], 16)
     return BlockParts(codes, 4, _half(blocks, 0), minimums=-_half(blocks, 2))
 
 
 def _q5_0(blocks: Bytes) -> BlockParts:
-    codes = _nibbles(blocks[:, 6:], 16) | _fifth_bits(blocks[:, 2:6])
+    codes = Nibbles(blocks[:, 6:], 16).codes() | _fifth_bits(blocks[:, 2:6])
     return BlockParts(codes, 8, _half(blocks, 0), 16)
 
 
 def _q5_1(blocks: Bytes) -> BlockParts:
-    codes = _nibbles(blocks[:, 8:], 16) | _fifth_bits(blocks[:, 4:8])
+    codes = Nibbles(blocks[:, 8:], 16).codes() | _fifth_bits(blocks[:, 4:8])
     return BlockParts(codes, 8, _half(blocks, 0), minimums=-_half(blocks, 2))
 
 
@@ -148,7 +159,7 @@ def _q2_k(blocks: Bytes) -> BlockParts:
 
 def _q3_k(blocks: Bytes) -> BlockParts:
     # Four bits of 16 scales in eight bytes, two more in four.
-    scales = _nibbles(blocks[:, 96:104], 8) | (
+    scales = Nibbles(blocks[:, 96:104], 8).codes() | (
         _shifted(blocks[:, 104:108], 4, range(0, 8, 2), 0x03) << np.uint8(4)
     )
     # Where the third bit is not set, 4 is taken away.
@@ -167,7 +178,7 @@ def _scales_of_8(packed: Bytes) -> tuple[Bytes, Bytes]:
     return np.concatenate(scales, axis=1), np.concatenate(minima, axis=1)
 
 
-def _with_minima(blocks: Bytes, codes: Bytes, bits: Literal[4, 8]) -> BlockParts:
+def _with_minima(blocks: Bytes, codes: Bytes | Nibbles, bits: Literal[4, 8]) -> BlockParts:
     scales, minima = _scales_of_8(blocks[:, 4:16])
     return BlockParts(
         codes,
@@ -180,17 +191,17 @@ def _with_minima(blocks: Bytes, codes: Bytes, bits: Literal[4, 8]) -> BlockParts
 
 
 def _q4_k(blocks: Bytes) -> BlockParts:
-    return _with_minima(blocks, _nibbles(blocks[:, 16:], 32), 4)
+    return _with_minima(blocks, Nibbles(blocks[:, 16:], 32), 4)
 
 
 def _q5_k(blocks: Bytes) -> BlockParts:
     fifth = _shifted(blocks[:, 16:48], 32, range(8), 0x01) << np.uint8(4)
-    return _with_minima(blocks, _nibbles(blocks[:, 48:], 32) | fifth, 8)
+    return _with_minima(blocks, Nibbles(blocks[:, 48:], 32).codes() | fifth, 8)
 
 
 def _q6_k(blocks: Bytes) -> BlockParts:
     high = _shifted(blocks[:, 128:192], 32, range(0, 8, 2), 0x03) << np.uint8(4)
-    codes = _nibbles(blocks[:, :128], 64) | high
+    codes = Nibbles(blocks[:, :128], 64).codes() | high
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
     return BlockParts(codes, 8, scales, 32, units=_half(blocks, 208))
 
@@ -202,7 +213,7 @@ _IQ4_NL_VALUES: Final = (
 
 
 def _iq4_nl(blocks: Bytes) -> BlockParts:
-    return BlockParts(_nibbles(blocks[:, 2:], 16), 4, _half(blocks, 0), table=_IQ4_NL_VALUES)
+    return BlockParts(Nibbles(blocks[:, 2:], 16), 4, _half(blocks, 0), table=_IQ4_NL_VALUES)
 
 
 _MXFP4_VALUES: Final = (
@@ -217,7 +228,7 @@ def _mxfp4(blocks: Bytes) -> BlockParts:
     # The two smallest scales are subnormal.
     bits = np.where(exponent < 2, 0x00200000 << exponent, (np.maximum(exponent, 1) - 1) << 23)
     scales = bits.astype(np.uint32).view(np.float32)
-    return BlockParts(_nibbles(blocks[:, 1:], 16), 4, scales, table=_MXFP4_VALUES)
+    return BlockParts(Nibbles(blocks[:, 1:], 16), 4, scales, table=_MXFP4_VALUES)
 
 
 FLOATS: Final[dict[str, Callable[[Bytes], Floats]]] = {"F32": _f32, "F16": _f16, "BF16": _bf16}

@@ -20,8 +20,8 @@ from pagemesh.kernels.jit.byte_dots import has_quad_dots
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear
 from pagemesh.kernels.linear import cpu as cpu_linear
-from pagemesh.kernels.linear.int8_panels import Int8Order, int8_order
 from pagemesh.kernels.linear.packed import ChannelInt8
+from pagemesh.kernels.linear.panel_packing import Int8Order, int8_order
 from pagemesh.kernels.linear.weight import RowStack, stack_matrices
 from tests.support.cpu_isas import isas
 from tests.unit.kernels.quantised import channel_int8

@@ -11,7 +11,7 @@ import torch
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear, packed_parts
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, ScaledFp8
-from pagemesh.kernels.linear.packed_parts import FormedRows, form_of, pack, place_panels
+from pagemesh.kernels.linear.packed_parts import FormedRows, Order, form_of, place_panels
 from pagemesh.kernels.linear.weight import Quantised, RowStack
 from tests.support.cpu_isas import isas
 
@@ -248,18 +248,20 @@ def test_packing_takes_no_more_than_codes_and_scales(kind: str, bits: float) -> 
     weight = KINDS[kind](64, 1024, BF16)
     form = form_of(weight, "columns")
     assert form is not None
-    assert pack(weight, form).nbytes * 8 / (64 * 1024) <= bits
+    panels = place_panels(FormedRows(weight, form), torch.arange(64))
+    assert panels.nbytes * 8 / (64 * 1024) <= bits
 
 
+@pytest.mark.parametrize("order", ["columns", "pairs"])
 @pytest.mark.parametrize("kind", ["symmetric", "zero points", "units", "whole rows"])
 def test_panels_are_the_same_however_many_are_made_at_once(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight = KINDS[kind](160, 512, BF16)
-    form = form_of(weight, "columns")
+    form = form_of(weight, order)
     assert form is not None
-    order = torch.randperm(160)
-    at_once = pack(weight.take_rows(order), form)
+    columns = torch.randperm(160)
+    at_once = place_panels(FormedRows(weight.take_rows(columns), form), torch.arange(160))
     for num_panels in (1, 2, 5):
         monkeypatch.setattr(packed_parts, "_PIECE_CODES", num_panels * 32 * 512)
-        assert torch.equal(place_panels(FormedRows(weight, order, form)), at_once)
+        assert torch.equal(place_panels(FormedRows(weight, form), columns), at_once)

@@ -11,7 +11,7 @@ import torch
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.errors import ConfigError
-from pagemesh.kernels.linear import int8_panels, packed, packed_parts, weight
+from pagemesh.kernels.linear import packed, packed_parts, panel_packing, weight
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.rounding import round_weight
 from pagemesh.models.quantization.ways import WAY_NAMES, QuantizationWay, Rounding, WayName
@@ -61,7 +61,7 @@ def test_panels_take_what_is_planned(to: Rounding, shape: tuple[int, int]) -> No
     rounded = round_weight(torch.randn(shape), to, torch.bfloat16)
     form = packed_parts.form_of(rounded, "pairs")
     assert form is not None
-    assert packed_parts.pack(rounded, form).nbytes == panel_bytes(shape, to)
+    assert placed_bytes(rounded, form) == panel_bytes(shape, to)
     assert rounded.num_bytes == row_bytes(shape, to)
 
 
@@ -112,9 +112,15 @@ def packed_size(matrix: weight.Plain) -> int | None:
         return None
     if isinstance(matrix, packed.ChannelInt8):
         rows = torch.arange(-(-matrix.shape[0] // 32) * 32) % matrix.shape[0]
-        return int8_panels.pack_int8(matrix.take_rows(rows), "tiles").codes.nbytes
+        return panel_packing.pack_int8(matrix, rows, "tiles").codes.nbytes
     form = packed_parts.form_of(matrix, "pairs")
-    return None if form is None else packed_parts.pack(matrix, form).nbytes
+    return None if form is None else placed_bytes(matrix, form)
+
+
+def placed_bytes(matrix: packed.Packed, form: packed_parts.PackedForm) -> int:
+    """Of a matrix whose rows fill panels."""
+    columns = torch.arange(matrix.shape[0])
+    return packed_parts.place_panels(packed_parts.FormedRows(matrix, form), columns).nbytes
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

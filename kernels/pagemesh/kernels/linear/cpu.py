@@ -11,7 +11,6 @@ from torch.nn import functional
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.emit import LANES
-from pagemesh.kernels.linear.int8_panels import int8_order
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
@@ -22,6 +21,7 @@ from pagemesh.kernels.linear.interface import (
 from pagemesh.kernels.linear.packed import ChannelInt8
 from pagemesh.kernels.linear.packed_parts import FormedRows, form_of
 from pagemesh.kernels.linear.packed_tile_panels import PackedTilePanels
+from pagemesh.kernels.linear.panel_packing import int8_order
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.vector_panels import VectorPanels
@@ -123,35 +123,26 @@ def make_panels(
     """The best for this processor's class of a weight [out, in] and its bias, float32 [out], whose rows `arrange` puts
     in the order of panels; what fills these up is of no matter."""
     bias, isa = arrange(bias), current_isa()
+    columns = arrange(torch.arange(weight.shape[0]))
     uses_dots = weight.dtype == torch.bfloat16 and isa.has_pair_dots
     uses_tiles = uses_dots and isa == CpuIsa.AMX
     dots: Literal["pairs"] | None = "pairs" if uses_dots else None
-    if isinstance(weight, Dense):
-        arranged = arrange(weight.tensor)
-    else:
-        order = arrange(torch.arange(weight.shape[0]))
-        if isinstance(weight, ChannelInt8):
-            return _int8_panels(weight.take_rows(order), bias, num_columns, gate)
+    if isinstance(weight, ChannelInt8):
+        order = int8_order()
+        if order == "tiles":
+            return TilePanels(weight, columns, bias, num_columns, gate)
+        return VectorPanels(weight, columns, bias, num_columns, gate, dots=order)
+    if not isinstance(weight, Dense):
         form = form_of(weight, "columns" if uses_tiles else dots or "singles")
         if form is not None:
-            formed = FormedRows(weight, order, form)
+            formed = FormedRows(weight, form)
             if uses_tiles:
-                return PackedTilePanels(formed, bias, num_columns, gate)
-            return VectorPanels(formed, bias, num_columns, gate, dots=dots)
-        arranged = weight.take_rows(order).dense()
+                return PackedTilePanels(formed, columns, bias, num_columns, gate)
+            return VectorPanels(formed, columns, bias, num_columns, gate, dots=dots)
+    dense = weight.dense()
     if uses_tiles:
-        return TilePanels(arranged, bias, num_columns, gate)
-    return VectorPanels(arranged, bias, num_columns, gate, dots=dots)
-
-
-def _int8_panels(
-    weight: ChannelInt8, bias: torch.Tensor, num_columns: int, gate: Gate | None
-) -> Panels:
-    """The same for one whose rows fill panels."""
-    order = int8_order()
-    if order == "tiles":
-        return TilePanels(weight, bias, num_columns, gate)
-    return VectorPanels(weight, bias, num_columns, gate, dots=order)
+        return TilePanels(dense, columns, bias, num_columns, gate)
+    return VectorPanels(dense, columns, bias, num_columns, gate, dots=dots)
 
 
 def _bias(num_rows: int, bias: torch.Tensor | None) -> torch.Tensor:

@@ -25,7 +25,7 @@ from pagemesh.kernels.jit.emit import (
 )
 from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.jit.vector_math import maximum, minimum
-from pagemesh.kernels.linear.int8_panels import ROW_EXCESS, Int8Order
+from pagemesh.kernels.linear.panel_packing import ROW_EXCESS, Int8Order
 
 _LINE_BYTES: Final = 64
 _MOST_CODE: Final = 127

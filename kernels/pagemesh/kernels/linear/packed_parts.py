@@ -8,7 +8,7 @@ are 32 bytes for each column, of an input each, or of two of 4 bits that are 32 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 import torch
@@ -16,6 +16,13 @@ from torch.nn import functional
 
 from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, Packed, ScaledFp8, unpack_halves
+from pagemesh.kernels.linear.panel_packing import (
+    COLUMN_LINE_BYTES,
+    CodeLines,
+    TableRows,
+    pack_lines,
+    pack_table,
+)
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.packed_weights import place_made
 
@@ -117,9 +124,6 @@ class FormedRows(NamedTuple):
     weight: Packed
     """[out, in]."""
 
-    order: torch.Tensor
-    """int64 [panels · 32]: its rows as panels have them."""
-
     form: PackedForm
 
 
@@ -160,60 +164,70 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
     )
 
 
-def place_panels(formed: FormedRows) -> torch.Tensor:
-    """uint8 [panels, bytes] where a packed weight stays, made a few panels at a time."""
-    weight, order, form = formed
-    step = COLUMNS * max(1, _PIECE_CODES // (COLUMNS * weight.shape[-1]))
-
-    def packed(begin: int, end: int) -> torch.Tensor:
-        return pack(weight.take_rows(order[begin:end]), form)
+def place_panels(formed: FormedRows, columns: torch.Tensor) -> torch.Tensor:
+    """uint8 [panels, bytes] where a packed weight stays. `columns` are the rows that panels have, int64 [panels · 32];
+    inputs are filled up with what gives finite numbers."""
+    weight, form = formed
 
     def make(place: torch.Tensor) -> None:
-        for begin in range(0, len(order), step):
-            piece = packed(begin, begin + step)
-            place.narrow(0, begin // COLUMNS, len(piece)).copy_(piece)
+        for name, table in _tables(weight).items():
+            # Floats of 8 bits are no numbers to code that moves them.
+            raw = table.view(_RAW[table.dtype.itemsize])
+            pack_table(raw, columns, _table_rows(weight, name, form), place)
+        if form.order == "columns":
+            codes = _filled(_kept_codes(weight), COLUMN_LINE_BYTES)
+            lines = CodeLines(form.bits, form.codes_offset, PART_INPUTS // _line_inputs(form))
+            pack_lines(codes, columns, lines, place)
+            return
+        step = max(1, _PIECE_CODES // (COLUMNS * weight.shape[-1]))
+        for begin in range(0, len(place), step):
+            own = columns[begin * COLUMNS : (begin + step) * COLUMNS]
+            _fill(place[begin : begin + step], _codes(weight.take_rows(own)), form)
 
-    shape = (len(order) // COLUMNS, packed(0, COLUMNS).shape[1])
+    shape = (len(columns) // COLUMNS, _panel_bytes(form, weight.shape[-1]))
     return place_made(shape, torch.uint8, make)
 
 
-def pack(weight: Packed, form: PackedForm) -> torch.Tensor:
-    """[out, in], out a multiple of 32 → uint8 [panels, bytes]; inputs are filled up with what gives finite numbers."""
-    codes = _filled(_codes(weight), STEP_INPUTS)
-    num_panels, num_inputs = codes.shape[0] // COLUMNS, codes.shape[1]
-    codes = codes.view(num_panels, COLUMNS, num_inputs)
+def _table_rows(weight: Packed, name: str, form: PackedForm) -> TableRows:
+    rows: Rows = getattr(form, name)
+    parts_per_number = max(1, _run(weight, name) // PART_INPUTS) if rows.number == 1 else 0
+    num_parts = -(-weight.shape[-1] // PART_INPUTS)
+    gap = -rows.number * rows.row_bytes % LINE_BYTES
+    return TableRows(rows.offset, rows.number, parts_per_number, gap, form.part_bytes, num_parts)
+
+
+def _panel_bytes(form: PackedForm, num_inputs: int) -> int:
     num_parts, rest = divmod(num_inputs, PART_INPUTS)
-    pieces = []
-    if num_parts:
-        parts = range(num_parts)
-        pieces.append(_parts(weight, form, parts, codes[:, :, : num_parts * PART_INPUTS]))
-    if rest:
-        parts = range(num_parts, num_parts + 1)
-        pieces.append(_parts(weight, form, parts, codes[:, :, num_parts * PART_INPUTS :]))
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+    if not rest:
+        return num_parts * form.part_bytes
+    step = STEP_INPUTS if form.order != "columns" else _line_inputs(form)
+    codes_bytes = COLUMNS * (rest + -rest % step) * form.bits // 8
+    return num_parts * form.part_bytes + form.codes_offset + codes_bytes
 
 
-def _parts(weight: Packed, form: PackedForm, parts: range, codes: torch.Tensor) -> torch.Tensor:
-    """Parts with equally many inputs, of which uint8 [panels, 32, in] are given → [panels, bytes]."""
-    num_panels, _, num_inputs = codes.shape
-    lines = _lines(codes.view(num_panels, COLUMNS, len(parts), num_inputs // len(parts)), form)
-    packed = codes.new_zeros(num_panels, len(parts), form.codes_offset + lines[0, 0].numel())
-    packed[:, :, form.codes_offset :].view(lines.shape).copy_(lines)
-    for name, rows in _heads(weight, form, parts):
-        begin: int = getattr(form, name).offset
-        packed[:, :, begin : begin + rows.shape[2]] = rows
-    return packed.flatten(1)
+def _line_inputs(form: PackedForm) -> int:
+    """Of a column's own line."""
+    return COLUMN_LINE_BYTES * 8 // form.bits
+
+
+def _fill(place: torch.Tensor, codes: torch.Tensor, form: PackedForm) -> None:
+    """Panels, uint8 [panels, bytes], with codes, a byte for each [panels · 32, in], whose order is not "columns"."""
+    num_parts, rest = divmod(codes.shape[1], PART_INPUTS)
+    codes = _filled(codes, STEP_INPUTS).view(len(place), COLUMNS, -1)
+    for begin, number in ((0, num_parts), (num_parts, int(rest > 0))):
+        if not number:
+            continue
+        own = place[:, begin * form.part_bytes :]
+        inputs = codes[:, :, begin * PART_INPUTS :]
+        if not begin:
+            own, inputs = own[:, : number * form.part_bytes], inputs[:, :, : number * PART_INPUTS]
+        lines = _lines(inputs.view(len(place), COLUMNS, number, -1), form)
+        own.view(len(place), number, -1)[:, :, form.codes_offset :].copy_(lines.flatten(2))
 
 
 def _lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
     """uint8 [panels, 32, parts, in] → codes in their order, [panels, parts, …], not moved if that can wait."""
     num_panels, _, num_parts, num_inputs = codes.shape
-    if form.order == "columns":
-        if form.bits == 8:
-            return codes.transpose(1, 2)
-        filled = _filled(codes, 2 * STEP_INPUTS)
-        steps = filled.view(*filled.shape[:3], -1, 2, STEP_INPUTS)
-        return (steps[..., 0, :] | steps[..., 1, :] << 4).transpose(1, 2)
     if form.order == "singles":
         vectors = codes.permute(0, 2, 3, 1)
     else:
@@ -224,22 +238,6 @@ def _lines(codes: torch.Tensor, form: PackedForm) -> torch.Tensor:
     if form.bits == 4:
         of_lane = of_lane[..., ::2] | of_lane[..., 1::2] << 4
     return of_lane
-
-
-def _heads(weight: Packed, form: PackedForm, parts: range) -> Iterator[tuple[str, torch.Tensor]]:
-    """What parts begin with: of each table its name and, behind the last group of a row zeros, uint8 [panels, parts, bytes]."""
-    for name, table in _tables(weight).items():
-        number = 1 if name.endswith("units") else PART_INPUTS // form.group_inputs
-        # As numbers, since torch fills up no floats of 8 bits.
-        raw = table.view(_RAW[table.dtype.itemsize])
-        if number == 1:
-            runs = torch.tensor([part * PART_INPUTS // _run(weight, name) for part in parts])
-            own = raw[:, runs.clamp_(max=raw.shape[1] - 1)]
-        else:
-            own = raw[:, parts.start * number : parts.stop * number]
-            own = functional.pad(own, (0, len(parts) * number - own.shape[1]))
-        rows = own.view(-1, COLUMNS, len(parts), number).permute(0, 2, 3, 1).contiguous()
-        yield name, rows.view(torch.uint8).flatten(2)
 
 
 def _filled(codes: torch.Tensor, size: int) -> torch.Tensor:
@@ -253,12 +251,16 @@ def _group_size(weight: Packed) -> int:
     return weight.group_size
 
 
+def _kept_codes(weight: Packed) -> torch.Tensor:
+    """As a weight has them, uint8 [out, bytes]."""
+    assert isinstance(weight, GroupInt | Codebook | ScaledFp8)
+    return weight.numbers.view(torch.uint8) if isinstance(weight, ScaledFp8) else weight.codes
+
+
 def _codes(weight: Packed) -> torch.Tensor:
     """A byte for each, [out, in]."""
-    if isinstance(weight, ScaledFp8):
-        return weight.numbers.view(torch.uint8)
-    assert isinstance(weight, GroupInt | Codebook)
-    return weight.codes if _bits(weight) == 8 else unpack_halves(weight.codes)
+    kept = _kept_codes(weight)
+    return kept if _bits(weight) == 8 else unpack_halves(kept)
 
 
 def _decode(weight: Packed) -> Literal["int", "e4m3"] | tuple[float, ...]:

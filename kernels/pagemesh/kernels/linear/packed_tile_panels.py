@@ -21,15 +21,21 @@ class PackedTilePanels:
     """`Panels` of tiles, of which parts are unpacked as they are needed."""
 
     def __init__(
-        self, formed: FormedRows, bias: torch.Tensor, num_columns: int, gate: Gate | None
+        self,
+        formed: FormedRows,
+        columns: torch.Tensor,
+        bias: torch.Tensor,
+        num_columns: int,
+        gate: Gate | None,
     ) -> None:
+        """`columns` are those rows of the weight that panels have."""
         self._num_columns = num_columns
         num_inputs = formed.weight.shape[-1]
         self._num_padded = -num_inputs % STEP_INPUTS
-        self._num_panels = len(bias) // COLUMNS
+        self._num_panels = len(columns) // COLUMNS
         self._num_steps = (num_inputs + self._num_padded) // STEP_INPUTS
         self._bias = bias
-        self._weight = place_panels(formed)
+        self._weight = place_panels(formed, columns)
         self._function = compile_packed_tiles(gate, formed.form)
 
     def multiply(

@@ -11,21 +11,18 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.int8_panels import STEP_INPUTS as INT8_STEP_INPUTS
-from pagemesh.kernels.linear.int8_panels import Int8Panels, pack_int8
 from pagemesh.kernels.linear.int8_rows import quantise_rows
 from pagemesh.kernels.linear.packed import ChannelInt8
 from pagemesh.kernels.linear.packed_parts import STEP_INPUTS
+from pagemesh.kernels.linear.panel_packing import STEP_INPUTS as INT8_STEP_INPUTS
+from pagemesh.kernels.linear.panel_packing import Int8Panels, pack_int8, place_words
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.prepared_rows import with_zeros
 from pagemesh.kernels.linear.tile_items import BLOCK_ROWS, MIN_SHARED_PRODUCTS, TileItems
 from pagemesh.kernels.linear.tile_kernel import ARGUMENTS, TileVariant, compile_tiles
-from pagemesh.kernels.packed_weights import place_packed
 
 _PART_STEPS: Final = 12
 """Steps of a panel (24 KiB) that stay in the first-level cache while a chunk's rows pass."""
-
-_STEP_PAIRS: Final = STEP_INPUTS // 2
 
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
 
@@ -36,25 +33,27 @@ class TilePanels:
     def __init__(
         self,
         weight: torch.Tensor | ChannelInt8,
+        columns: torch.Tensor,
         bias: torch.Tensor,
         num_columns: int,
         gate: Gate | None,
     ) -> None:
+        """`columns` are those rows of the weight that panels have."""
         self._num_columns = num_columns
-        num_rows, num_inputs = weight.shape
+        num_inputs = weight.shape[1]
         self._int8: Int8Panels | None = None
         step_inputs = STEP_INPUTS
         if isinstance(weight, ChannelInt8):
             step_inputs = INT8_STEP_INPUTS["tiles"]
-            self._int8 = pack_int8(weight, "tiles")
+            self._int8 = pack_int8(weight, columns, "tiles")
         # Inputs that fill no step have company of zeros.
         self._num_padded = -num_inputs % step_inputs
-        self._num_panels = num_rows // COLUMNS
+        self._num_panels = len(columns) // COLUMNS
         self._num_steps = (num_inputs + self._num_padded) // step_inputs
         self._bias = bias
         if isinstance(weight, torch.Tensor):
             padded = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
-            self._weight = _pack(padded)
+            self._weight = place_words(padded, columns, "tiles")
         else:
             assert self._int8 is not None
             self._weight = self._int8.codes
@@ -96,11 +95,3 @@ class TilePanels:
             0 if row_scales is None else row_scales.data_ptr(),
         )
         run_parallel(self._function, arguments, num_threads)
-
-
-def _pack(weight: torch.Tensor) -> torch.Tensor:
-    """[panels · 32, steps · 32] → pairs as int32 [panels, steps, 2, 16, 16 columns]."""
-    # Half as many numbers to move.
-    pairs = weight.contiguous().view(torch.int32)
-    pieces = pairs.view(-1, 2, COLUMNS // 2, pairs.shape[1] // _STEP_PAIRS, _STEP_PAIRS)
-    return place_packed(pieces.permute(0, 3, 1, 4, 2))

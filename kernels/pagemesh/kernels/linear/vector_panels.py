@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.int8_panels import Int8Panels, pack_int8
 from pagemesh.kernels.linear.int8_rows import quantise_rows
 from pagemesh.kernels.linear.packed import ChannelInt8
 from pagemesh.kernels.linear.packed_parts import STEP_INPUTS, FormedRows, place_panels
@@ -20,6 +19,7 @@ from pagemesh.kernels.linear.panel_kernel import (
     PanelVariant,
     compile_panels,
 )
+from pagemesh.kernels.linear.panel_packing import Int8Panels, pack_int8, place_words
 from pagemesh.kernels.linear.panel_sums import COLUMNS, Dots
 from pagemesh.kernels.linear.prepared_rows import widen, with_zeros
 from pagemesh.kernels.packed_weights import place_packed
@@ -36,13 +36,15 @@ class VectorPanels:
     def __init__(
         self,
         weight: torch.Tensor | FormedRows | ChannelInt8,
+        columns: torch.Tensor,
         bias: torch.Tensor,
         num_columns: int,
         gate: Gate | None,
         *,
         dots: Dots | None,
     ) -> None:
-        """`dots` are "quads" or "words" of a `ChannelInt8`, and neither of another weight."""
+        """`columns` are those rows of the weight that panels have; `dots` are "quads" or "words" of a `ChannelInt8`, and
+        neither of another weight."""
         self._num_columns = num_columns
         self._bias = bias
         self._dots = dots
@@ -50,15 +52,15 @@ class VectorPanels:
         numbers = weight.weight if isinstance(weight, FormedRows) else weight
         self._num_inputs = numbers.shape[1]
         self._dtype = numbers.dtype
-        self._num_panels = len(bias) // COLUMNS
+        self._num_panels = len(columns) // COLUMNS
         name = str(self._dtype).removeprefix("torch.")
         self._function = compile_panels(PanelVariant(name, dots, gate, form))
         self._int8: Int8Panels | None = None
         if isinstance(weight, ChannelInt8):
             assert dots == "quads" or dots == "words"
-            self._int8 = pack_int8(weight, dots)
+            self._int8 = pack_int8(weight, columns, dots)
             self._weight = self._int8.codes
-            self._num_steps = self._weight.shape[1]
+            self._num_steps = self._int8.num_steps
             return
         inputs_per_step = 2 if self._dtype == torch.bfloat16 else 1
         # Inputs that fill no step have company of zeros.
@@ -67,11 +69,14 @@ class VectorPanels:
         if isinstance(weight, torch.Tensor):
             self._num_steps = num_inputs // inputs_per_step
             steps = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
-            steps = steps.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
-            self._weight = place_packed(steps.transpose(1, 2))
+            if self._dtype == torch.float16:
+                halves = steps[columns].view(self._num_panels, COLUMNS, self._num_steps)
+                self._weight = place_packed(halves.transpose(1, 2))
+            else:
+                self._weight = place_words(steps, columns, "lines")
         else:
             self._num_steps = num_inputs // 2 if dots else num_inputs
-            self._weight = place_panels(weight)
+            self._weight = place_panels(weight, columns)
 
     def multiply(
         self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor

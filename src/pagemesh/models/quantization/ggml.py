@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.gguf.blocks import PACKED
+from pagemesh.gguf.blocks import PACKED, BlockParts, Nibbles
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, pack_halves
+from pagemesh.kernels.linear.panel_packing import pair_nibbles
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.interface import Entries, PackedPart, Packing
@@ -31,7 +32,7 @@ class Ggml:
         entry = entries.get(tensor)
         if entry is None or entry.dtype not in PACKED:
             return None
-        part = PackedPart(tensor, shape, (entry.dtype,), is_blocks=True)
+        part = PackedPart(tensor, shape, (entry.dtype,), is_blocks=True, is_only_read=True)
         return Packing({"blocks": part}, partial(_make, entry.dtype, shape))
 
 
@@ -43,17 +44,21 @@ def _make(
     parts = PACKED[kind](tensors["blocks"].cpu().numpy())
     leading = shape[:-1]
 
-    def placed(numbers: npt.NDArray[np.generic] | None) -> torch.Tensor | None:
-        if numbers is None:
-            return None
-        tensor = torch.from_numpy(np.ascontiguousarray(numbers)).view(*leading, -1)
-        # Powers of two, which bfloat16 has as well.
-        return (tensor.bfloat16() if tensor.dtype == torch.float32 else tensor).to(device)
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view(*leading, -1).to(device)
 
-    codes, scales = placed(parts.codes), placed(parts.scales)
-    assert codes is not None and scales is not None
+    def numbers(found: npt.NDArray[np.generic] | None) -> torch.Tensor | None:
+        if found is None:
+            return None
+        # Of its own: what is a view of one block is one of the file.
+        tensor = torch.from_numpy(np.require(found, requirements=("C", "O")))
+        # Powers of two, which bfloat16 has as well.
+        return placed(tensor.bfloat16() if tensor.dtype == torch.float32 else tensor)
+
+    scales = numbers(parts.scales)
+    assert scales is not None
     group_size = shape[-1] // scales.shape[-1]
-    packed = pack_halves(codes) if parts.bits == 4 else codes
+    packed = placed(_packed(parts))
     if parts.table is not None:
         return Codebook(dtype, packed, scales, parts.table, group_size)
     return GroupInt(
@@ -63,7 +68,16 @@ def _make(
         parts.bits,
         group_size,
         parts.centre,
-        minimums=placed(parts.minimums),
-        scale_units=placed(parts.units),
-        minimum_units=placed(parts.minimum_units),
+        minimums=numbers(parts.minimums),
+        scale_units=numbers(parts.units),
+        minimum_units=numbers(parts.minimum_units),
     )
+
+
+def _packed(parts: BlockParts) -> torch.Tensor:
+    """Codes as weights have them, uint8 [blocks, bytes]."""
+    codes = parts.codes
+    if isinstance(codes, Nibbles):
+        return pair_nibbles(torch.from_numpy(codes.packed), codes.group)
+    whole = torch.from_numpy(np.ascontiguousarray(codes))
+    return pack_halves(whole) if parts.bits == 4 else whole
