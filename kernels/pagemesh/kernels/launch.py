@@ -207,12 +207,12 @@ def _look_at(
     """Add what is to be passed to the values, and to the facts what the compiler makes variants of."""
     for name, place, is_constant, is_special in parameters:
         value = values[place] = arguments[name]
-        if value is None or is_constant:
-            facts.append(value)
-        elif isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
             address = values[place] = value.data_ptr()
             facts.append(value.dtype)
             facts.append(address % _ALIGNED == 0)
+        elif value is None or is_constant:
+            facts.append(value)
         elif isinstance(value, int):
             is_long = value.bit_length() > _MOST_BITS
             facts.append((value == 1, value % _ALIGNED == 0, is_long) if is_special else is_long)

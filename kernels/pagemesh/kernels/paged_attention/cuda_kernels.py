@@ -205,7 +205,7 @@ class AttentionKernels:
         features: LayerAttention,
     ) -> torch.Tensor:
         """Start the kernels; gives their output. What they are given was checked."""
-        output = query.new_empty(query.shape)
+        output = query.new_empty(*query.shape)
         arguments = {
             "tables": tables,
             "query": query,
