@@ -141,8 +141,11 @@ def _q5_1(blocks: Bytes) -> BlockParts:
 
 
 def _q8_0(blocks: Bytes) -> BlockParts:
+    # A block's as one item, which are copied twice as fast as bytes.
+    codes = np.ascontiguousarray(blocks[:, 2:].view("V32")).view(np.uint8)
     # Signed ones, 128 higher.
-    return BlockParts(blocks[:, 2:] ^ np.uint8(0x80), 8, _half(blocks, 0), 128)
+    codes ^= np.uint8(0x80)
+    return BlockParts(codes, 8, _half(blocks, 0), 128)
 
 
 def _q2_k(blocks: Bytes) -> BlockParts:

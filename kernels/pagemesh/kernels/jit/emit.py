@@ -8,8 +8,10 @@ them, however many rows a call has.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import copysign
 from typing import Literal
 
 from llvmlite import ir
@@ -39,14 +41,14 @@ class Emitter:
 
     def splat(self, value: float) -> ir.Constant:
         """A constant in all lanes."""
-        return ir.Constant(VEC, [value] * LANES)
+        # Of the two zeros, which are equal, each its own.
+        return _splat(value, copysign(1.0, value))
 
     def broadcast(self, scalar: ir.Value, vector_type: ir.VectorType = VEC) -> ir.Value:
         """A scalar in all lanes."""
         empty = ir.Constant(vector_type, ir.Undefined)
         first = self.builder.insert_element(empty, scalar, ir.Constant(I32, 0))
-        lanes = ir.Constant(VEC_I32, [0] * LANES)
-        return self.builder.shuffle_vector(first, empty, lanes)
+        return self.builder.shuffle_vector(first, empty, int_lanes(0))
 
     def scratch(self, num_elements: int, element: ir.Type = F32) -> ir.Value:
         """Memory of this call, aligned for vectors."""
@@ -119,17 +121,27 @@ class Emitter:
 
     def shuffle(self, x: ir.Value, y: ir.Value, lanes: Sequence[int]) -> ir.Value:
         """Lanes of x (0 to 15) and y (16 to 31)."""
-        mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
-        return self.builder.shuffle_vector(x, y, mask)
+        return self.builder.shuffle_vector(x, y, constant_vector(I32, tuple(lanes)))
 
     def lane(self, vector: ir.Value, index: int) -> ir.Value:
         """One lane in all lanes."""
         return self.shuffle(vector, vector, [index] * LANES)
 
 
+@functools.cache
+def constant_vector(element: ir.Type, numbers: tuple[int, ...]) -> ir.Constant:
+    """One that is used often: its text, which it keeps, takes longer to make than that of an instruction."""
+    return ir.Constant(ir.VectorType(element, len(numbers)), list(numbers))
+
+
+@functools.cache
+def _splat(value: float, sign: float) -> ir.Constant:
+    return ir.Constant(VEC, [value] * LANES)
+
+
 def int_lanes(number: int) -> ir.Constant:
     """A constant in all lanes, int32."""
-    return ir.Constant(VEC_I32, [number] * LANES)
+    return constant_vector(I32, (number,) * LANES)
 
 
 def fetch(e: Emitter, address: ir.Value, level: Literal[1, 2] = 2) -> None:
@@ -139,10 +151,10 @@ def fetch(e: Emitter, address: ir.Value, level: Literal[1, 2] = 2) -> None:
     e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, locality, is_data)
 
 
-def take_items(e: Emitter, number: int = 1) -> ir.Value:
-    """The first of the next items; the kernel's first argument counts those that are taken, 0 at first."""
+def take_items(e: Emitter, number: ir.Value | None = None) -> ir.Value:
+    """The first of the next items, one or so many; the kernel's first argument counts those that are taken, 0 at first."""
     counter = e.builder.bitcast(e.function.args[0], I64.as_pointer())
-    return e.builder.atomic_rmw("add", counter, e.int64(number), "monotonic")
+    return e.builder.atomic_rmw("add", counter, number or e.int64(1), "monotonic")
 
 
 def each_item(e: Emitter, num_items: ir.Value, work: Callable[[ir.Value, ir.Value], None]) -> None:

@@ -133,11 +133,18 @@ class RowKernel:
         _emit(Emitter(module, "rows"), arguments, emit_row)
         self._function = CompiledFunction(module, "rows")
 
-    def run(self, num_rows: int, row_size: int, arguments: Sequence[int]) -> None:
-        """Run it for all rows, of about `row_size` elements each."""
+    def run(
+        self, num_rows: int, row_size: int, arguments: Sequence[int], *, in_pieces: bool = True
+    ) -> None:
+        """Run it for all rows, of about `row_size` elements each.
+
+        Threads take a few rows after the other; or each takes its share at once, so that no two write to one page,
+        which would wait for each other where it is new.
+        """
         shared = num_rows * row_size >= _MIN_SHARED_ELEMENTS
-        values = (ctypes.c_int64 * (len(arguments) + 2))(0, num_rows, *arguments)
         num_threads = torch.get_num_threads() if shared else 1
+        number = _ROWS_AT_ONCE if in_pieces else -(-num_rows // num_threads)
+        values = (ctypes.c_int64 * (len(arguments) + 3))(0, num_rows, number, *arguments)
         run_parallel(self._function, values, num_threads)
 
 
@@ -147,15 +154,15 @@ def _emit(
     emit_row: Callable[[Emitter, Values, ir.Value], None],
 ) -> None:
     b = e.builder
-    num_rows = e.argument(1)
-    values = {name: e.argument(2 + i, kind) for i, (name, kind) in enumerate(arguments.items())}
+    num_rows, number = e.argument(1), e.argument(2)
+    values = {name: e.argument(3 + i, kind) for i, (name, kind) in enumerate(arguments.items())}
     take, work, done = (b.append_basic_block(name) for name in ("take", "work", "done"))
     b.branch(take)
     b.position_at_end(take)
-    begin = take_items(e, _ROWS_AT_ONCE)
+    begin = take_items(e, number)
     b.cbranch(b.icmp_signed("<", begin, num_rows), work, done)
     b.position_at_end(work)
-    end = b.add(begin, e.int64(_ROWS_AT_ONCE))
+    end = b.add(begin, number)
     end = b.select(b.icmp_signed("<", end, num_rows), end, num_rows)
     with e.loop(begin, end) as row:
         emit_row(e, values, row)

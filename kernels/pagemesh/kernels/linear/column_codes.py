@@ -13,7 +13,17 @@ from typing import Final, NamedTuple
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import has_avx512, has_byte_permutes
-from pagemesh.kernels.jit.emit import I1, I8, I16, I64, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import (
+    I1,
+    I8,
+    I16,
+    I64,
+    LANES,
+    VEC,
+    VEC_I32,
+    Emitter,
+    constant_vector,
+)
 from pagemesh.kernels.jit.pair_dots import round_to_pairs
 from pagemesh.kernels.linear.packed_parts import LIFT, STEP_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS
@@ -127,7 +137,7 @@ class ColumnCodes:
         are two, of which the second waits for a unit that products of tiles take."""
         e, b = self._e, self._e.builder
         wide = e.shuffle(raw, raw, [min(place, STEP_INPUTS - 1) for place in _ALL_BYTES])
-        places = ir.Constant(_VECTOR_BYTES, [first + place // 4 for place in _ALL_BYTES])
+        places = constant_vector(I8, tuple(first + place // 4 for place in _ALL_BYTES))
         moved = e.intrinsic("llvm.x86.avx512.permvar.qi.512", _VECTOR_BYTES, wide, places)
         lift = b.bitcast(e.splat(float(LIFT)), _VECTOR_BYTES)
         return b.bitcast(b.select(self._is_code, moved, lift), VEC)
@@ -205,4 +215,4 @@ class ColumnGroups:
 
 
 def _words(number: int) -> ir.Constant:
-    return ir.Constant(_WORDS, [number] * STEP_INPUTS)
+    return constant_vector(I16, (number,) * STEP_INPUTS)

@@ -14,7 +14,17 @@ from torch.nn import functional
 
 from pagemesh.kernels.jit.byte_dots import has_quad_dots
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
-from pagemesh.kernels.jit.emit import I1, I8, I32, I64, LANES, VEC_I32, Emitter, int_lanes
+from pagemesh.kernels.jit.emit import (
+    I1,
+    I8,
+    I32,
+    I64,
+    LANES,
+    VEC_I32,
+    Emitter,
+    constant_vector,
+    int_lanes,
+)
 from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.jit.tile_registers import multiplies_int8
 from pagemesh.kernels.jit.transposing import transposed
@@ -52,7 +62,7 @@ def place_words(rows: torch.Tensor, columns: torch.Tensor, layout: Layout) -> to
     def make(place: torch.Tensor) -> None:
         addresses = (words.data_ptr(), columns.data_ptr(), place.data_ptr())
         kernel = _compile_words(layout, num_words % LANES)
-        kernel.run(num_panels, COLUMNS * num_words, (*addresses, num_words))
+        kernel.run(num_panels, COLUMNS * num_words, (*addresses, num_words), in_pieces=False)
 
     return place_made(shape, torch.int32, make)
 
@@ -129,9 +139,8 @@ def pack_lines(
     codes = codes.contiguous()
     num_lines = codes.shape[1] // COLUMN_LINE_BYTES
     addresses = (codes.data_ptr(), columns.data_ptr(), place.data_ptr())
-    _compile_lines(lines).run(
-        len(place), COLUMNS * codes.shape[1], (*addresses, num_lines, place.stride(0))
-    )
+    arguments = (*addresses, num_lines, place.stride(0))
+    _compile_lines(lines).run(len(place), COLUMNS * codes.shape[1], arguments, in_pieces=False)
 
 
 @per_isa
@@ -169,8 +178,8 @@ def _line(e: Emitter, source: ir.Value, bits: Literal[4, 8]) -> ir.Value:
     if bits == 8:
         return read
     lower, upper = (
-        b.and_(read, ir.Constant(kind, [15] * COLUMN_LINE_BYTES)),
-        b.lshr(read, ir.Constant(kind, [4] * COLUMN_LINE_BYTES)),
+        b.and_(read, _bytes(15, COLUMN_LINE_BYTES)),
+        b.lshr(read, _bytes(4, COLUMN_LINE_BYTES)),
     )
     # Inputs one after the other: of a byte first the lower half.
     half = COLUMN_LINE_BYTES // 2
@@ -182,7 +191,7 @@ def _line(e: Emitter, source: ir.Value, bits: Literal[4, 8]) -> ir.Value:
         )
         for first in (0, half)
     )
-    return b.or_(near, b.shl(far, ir.Constant(kind, [4] * COLUMN_LINE_BYTES)))
+    return b.or_(near, b.shl(far, _bytes(4, COLUMN_LINE_BYTES)))
 
 
 class TableRows(NamedTuple):
@@ -209,7 +218,8 @@ def pack_table(
     kernel = _compile_table(8 * table.element_size(), rows)
     addresses = (table.data_ptr(), columns.data_ptr(), place.data_ptr())
     size = COLUMNS * rows.num_parts * rows.number
-    kernel.run(len(place), size, (*addresses, table.shape[1], place.stride(0)))
+    arguments = (*addresses, table.shape[1], place.stride(0))
+    kernel.run(len(place), size, arguments, in_pieces=False)
 
 
 @per_isa
@@ -273,11 +283,11 @@ def _compile_nibbles(size: int, group: int) -> RowKernel:
         for begin in range(0, size, group):
             read = b.load(b.bitcast(e.at(source, e.int64(begin)), kind.as_pointer()))
             read.align = 1
-            lower = b.and_(read, ir.Constant(kind, [15] * group))
-            upper = b.lshr(read, ir.Constant(kind, [4] * group))
+            lower = b.and_(read, _bytes(15, group))
+            upper = b.lshr(read, _bytes(4, group))
             even, odd = (e.shuffle(lower, upper, range(first, 2 * group, 2)) for first in range(2))
             e.store(
-                b.or_(even, b.shl(odd, ir.Constant(kind, [4] * group))),
+                b.or_(even, b.shl(odd, _bytes(4, group))),
                 e.at(target, e.int64(begin)),
                 1,
             )
@@ -343,3 +353,8 @@ def pack_int8(weight: ChannelInt8, columns: torch.Tensor, order: Int8Order) -> I
         num_steps,
         None if scale is None else scale.flatten(),
     )
+
+
+def _bytes(number: int, count: int) -> ir.Constant:
+    """The same in all lanes."""
+    return constant_vector(I8, (number,) * count)
