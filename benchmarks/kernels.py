@@ -23,7 +23,10 @@ from stopwatch import times
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, settle_isa
 
 QUESTION = "The kernels against the machine's limits and against others"
-ENTRIES = ("attention", "products", "packed", "experts", "rows", "sampling", "blocks", "decodes")
+ENTRIES = (
+    *("attention", "products", "packed", "packing", "experts"),
+    *("rows", "sampling", "blocks", "decodes"),
+)
 
 
 def main() -> None:

@@ -52,19 +52,23 @@ _BLOCKS_AT_ONCE: Final = 256
 def place_words(rows: torch.Tensor, columns: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Rows [out, in] as int32 [panels, …] where a weight stays: words of a float32, of two bfloat16 or of four bytes, of
     which a row has whole ones and, in tiles, a multiple of 16."""
-    words = rows.contiguous().view(torch.int32)
-    num_panels, num_words = len(columns) // COLUMNS, words.shape[1]
+    rows = rows.contiguous()
+    num_panels, num_words = len(columns) // COLUMNS, rows.shape[1] * rows.element_size() // 4
     shape = {
         "tiles": (num_panels, num_words // LANES, 2, LANES, LANES),
         "lines": (num_panels, num_words, COLUMNS),
     }[layout]
+    return place_made(shape, torch.int32, lambda place: pack_words(rows, columns, layout, place))
 
-    def make(place: torch.Tensor) -> None:
-        addresses = (words.data_ptr(), columns.data_ptr(), place.data_ptr())
-        kernel = _compile_words(layout, num_words % LANES)
-        kernel.run(num_panels, COLUMNS * num_words, (*addresses, num_words), in_pieces=False)
 
-    return place_made(shape, torch.int32, make)
+def pack_words(
+    rows: torch.Tensor, columns: torch.Tensor, layout: Layout, place: torch.Tensor
+) -> None:
+    """The same for dense rows, into a place that is given."""
+    num_words = rows.shape[1] * rows.element_size() // 4
+    arguments = (rows.data_ptr(), columns.data_ptr(), place.data_ptr(), num_words)
+    kernel = _compile_words(layout, num_words % LANES)
+    kernel.run(len(place), COLUMNS * num_words, arguments, in_pieces=False)
 
 
 @per_isa
