@@ -23,6 +23,9 @@ from pagemesh.kernels.jit.transposing import transposed
 from pagemesh.kernels.jit.vector_math import clamp, maximum
 
 LARGEST_INT4: Final = 15
+LARGEST_INT8: Final = 127
+INT8_CENTRE: Final = 128
+"""The code of zero."""
 LARGEST_FP8: Final = 448.0
 CUT: Final = 1 / 32
 """See `round_int4`."""
@@ -44,6 +47,18 @@ def round_int4(
     """
     addresses = [tensor.data_ptr() for tensor in (codes, scales, minimums)]
     _run("int4", numbers, group_size, scales.numel(), addresses)
+
+
+def round_int8(
+    numbers: torch.Tensor, group_size: int, codes: torch.Tensor, scales: torch.Tensor
+) -> None:
+    """Dense [..., in] to codes, uint8 like it, and scales, bfloat16 [..., groups]. A group is a multiple of 16 and divides
+    the inputs.
+
+    The largest number of a group is 127 steps from zero, as far as a bfloat16 can say.
+    """
+    addresses = [codes.data_ptr(), scales.data_ptr(), 0]
+    _run("int8", numbers, group_size, scales.numel(), addresses)
 
 
 def round_fp8(
@@ -88,10 +103,13 @@ def _compile(kind: str, form: _Form) -> RowKernel:
 
     def emit_row(e: Emitter, values: Values, block: ir.Value) -> None:
         groups = _Groups(e, form, values, block)
-        if kind == "int4":
-            _emit_int4(e, groups, values)
-        else:
-            _emit_fp8(e, groups, values)
+        match kind:
+            case "int4":
+                _emit_int4(e, groups, values)
+            case "int8":
+                _emit_int8(e, groups, values)
+            case _:
+                _emit_fp8(e, groups, values)
 
     return RowKernel(arguments, emit_row)
 
@@ -147,6 +165,16 @@ class _Groups:
             return None
         left = e.broadcast(b.trunc(b.sub(count, place), I32), VEC_I32)
         return b.icmp_signed("<", ir.Constant(VEC_I32, list(range(LANES))), left)
+
+    def largest(self) -> ir.Value:
+        """Magnitude in each."""
+        e = self._e
+        return fold(
+            e,
+            e.int64(self.size),
+            [e.splat(0.0)],
+            lambda place, found: [maximum(e, e.call("llvm.fabs", self.at(place)), found[0])],
+        )[0]
 
     def least_error(self, tried: Sequence[_Tried]) -> _Tried:
         """That of which the squares of errors have the least sum; of equal ones the first."""
@@ -260,13 +288,7 @@ def _int4_code(e: Emitter, raised: ir.Value, divisor: ir.Value) -> ir.Value:
 
 def _emit_fp8(e: Emitter, groups: _Groups, values: Values) -> None:
     b = e.builder
-    (largest,) = fold(
-        e,
-        e.int64(groups.size),
-        [e.splat(0.0)],
-        lambda place, found: [maximum(e, e.call("llvm.fabs", groups.at(place)), found[0])],
-    )
-    least = b.fdiv(largest, e.splat(LARGEST_FP8))
+    least = b.fdiv(groups.largest(), e.splat(LARGEST_FP8))
 
     def error(number: ir.Value, scale: ir.Value) -> ir.Value:
         code = narrow_fp8(e, b.fdiv(number, _divisor(e, scale)))
@@ -277,6 +299,37 @@ def _emit_fp8(e: Emitter, groups: _Groups, values: Values) -> None:
         _Tried((round_to_bfloat16(e, b.fmul(least, e.splat(factor))),), error) for factor in factors
     ]
     (scale,) = groups.least_error(tried).kept
+    _store_scaled(
+        e,
+        groups,
+        values,
+        scale,
+        lambda numbers, target, exists: store_elements(e, numbers, target, "float8_e4m3fn", exists),
+    )
+
+
+def _emit_int8(e: Emitter, groups: _Groups, values: Values) -> None:
+    b = e.builder
+    scale = round_to_bfloat16(e, b.fdiv(groups.largest(), e.splat(float(LARGEST_INT8))))
+
+    def store(numbers: ir.Value, target: ir.Value, _: ir.Value | None) -> None:
+        rounded = e.call("llvm.rint", numbers)
+        steps = b.fptosi(clamp(e, rounded, -float(LARGEST_INT8), float(LARGEST_INT8)), VEC_I32)
+        codes = b.add(steps, int_lanes(INT8_CENTRE))
+        e.store(b.trunc(codes, ir.VectorType(I8, LANES)), target, 1)
+
+    _store_scaled(e, groups, values, scale, store)
+
+
+def _store_scaled(
+    e: Emitter,
+    groups: _Groups,
+    values: Values,
+    scale: ir.Value,
+    store: Callable[[ir.Value, ir.Value, ir.Value | None], None],
+) -> None:
+    """Each group's scale, and its numbers divided by it: 16 at a time, whose codes `store` makes."""
+    b = e.builder
     lanes = _Lanes(e, [_divisor(e, scale), b.fadd(scale, groups.wrong)])
     with e.loop(e.int64(0), e.int64(LANES)) as lane:
         number = groups.number(lane)
@@ -287,8 +340,7 @@ def _emit_fp8(e: Emitter, groups: _Groups, values: Values) -> None:
         with e.loop(e.int64(0), count, LANES) as place:
             source, exists = b.add(begin, place), groups.exists(place, count)
             numbers = load_elements(e, e.at(values["numbers"], source), groups.dtype, exists)
-            target = e.at(values["codes"], source)
-            store_elements(e, b.fdiv(numbers, divisor), target, "float8_e4m3fn", exists)
+            store(b.fdiv(numbers, divisor), e.at(values["codes"], source), exists)
 
 
 class _Lanes:

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pagemesh.engine_process.environment import BOUNDED_CACHES, SPINNING_BRIEFLY
+from pagemesh.local.processes import uncollected
 
 if TYPE_CHECKING:
     from pagemesh.llm.llm import LLM
@@ -51,7 +52,8 @@ def __getattr__(name: str) -> object:
     # What the user has set counts; and a torch that is loaded already keeps what it has found.
     for variable, value in {**SPINNING_BRIEFLY, **BOUNDED_CACHES}.items():
         os.environ.setdefault(variable, value)
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    with uncollected():
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
 
 

@@ -18,6 +18,7 @@ from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.loading.cpu import load_on_host
 from pagemesh.loading.cuda import choose_device, load_on_gpu
 from pagemesh.loading.parts import EngineParts, Loaded
+from pagemesh.local.processes import collected_at_end
 from pagemesh.malloc import give_back_freed_memory
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.scheduler import Scheduler
@@ -52,13 +53,14 @@ def load_engine(
         gpu = CudaGpu(device)
     scheduler = scheduler.on("cpu" if gpu is None else "cuda")
     settings = (model, cache, scheduler, hardware)
-    if gpu is None:
-        if cores is not None:
-            # Loading computes as well.
-            cores.take(cores.share)
-        loaded = load_on_host(*settings, kv_descriptor, cores)
-    else:
-        loaded = load_on_gpu(*settings, kv_descriptor, gpu)
+    with collected_at_end():  # of kernels, how they were written
+        if gpu is None:
+            if cores is not None:
+                # Loading computes as well.
+                cores.take(cores.share)
+            loaded = load_on_host(*settings, kv_descriptor, cores)
+        else:
+            loaded = load_on_gpu(*settings, kv_descriptor, gpu)
     # What weights were packed from, and the activations of the largest step.
     give_back_freed_memory()
     release_threads()  # from now on the engine's thread computes, with threads of its own

@@ -66,19 +66,40 @@ def reap_orphans() -> None:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Around imports: meanwhile no garbage is collected, and what is there at their end is not looked at again.
+    """Around imports of a process that is ours: what is there at their end is not looked at again.
 
-    Modules stay until the process ends. The collector would walk them again and again: while they grow in number,
-    which makes a start longer, and later in pauses that every stream waits for.
+    Modules stay until the process ends. The collector would walk them in pauses that every stream waits for.
     """
+    with uncollected():
+        yield
+        gc.freeze()
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Around what makes much that stays: the collector would walk it again and again while it grows in number."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
-        gc.freeze()
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def collected_at_end() -> Iterator[None]:
+    """Around work that leaves little of much: what it leaves as garbage is collected once, and nothing else looked at."""
+    was_frozen = gc.get_freeze_count() > 0
+    with uncollected():
+        gc.freeze()
+        try:
+            yield
+            gc.collect()
+        finally:
+            # What is frozen for good stays so.
+            if not was_frozen:
+                gc.unfreeze()
 
 
 if __name__ == "__main__":

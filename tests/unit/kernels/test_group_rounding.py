@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagemesh.kernels.group_rounding import round_fp8, round_int4
+from pagemesh.kernels.group_rounding import round_fp8, round_int4, round_int8
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
-from pagemesh.models.quantization.rounding import plain_round_fp8, plain_round_int4
+from pagemesh.models.quantization.rounding import (
+    plain_round_fp8,
+    plain_round_int4,
+    plain_round_int8,
+)
 
 SHAPES = [(1, 32), (3, 32), (40, 96), (2, 5, 64), (33, 1024)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -45,6 +49,15 @@ def int4_of(rounds: object, weight: torch.Tensor, group_size: int) -> list[torch
     return [codes, scales, minimums]
 
 
+def int8_of(rounds: object, weight: torch.Tensor, group_size: int) -> list[torch.Tensor]:
+    *leading, num_inputs = weight.shape
+    codes = torch.full(weight.shape, 99, dtype=torch.uint8)
+    scales = torch.zeros(*leading, num_inputs // group_size).to(torch.bfloat16)
+    assert callable(rounds)
+    rounds(weight, group_size, codes, scales)
+    return [codes, scales]
+
+
 def fp8_of(rounds: object, weight: torch.Tensor, group_size: int) -> list[torch.Tensor]:
     *leading, num_inputs = weight.shape
     codes = torch.zeros(weight.shape).to(torch.float8_e4m3fn)
@@ -75,6 +88,19 @@ def test_codes_of_4_bits_are_those_of_the_definition(
 @pytest.mark.product(sample=12)
 @pytest.mark.parametrize("isa", processor_isas())
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (5, 48)], ids=str)
+def test_codes_of_8_bits_are_those_of_the_definition(
+    shape: tuple[int, ...], dtype: torch.dtype, isa: CpuIsa
+) -> None:
+    weight = draw(*shape, dtype=dtype)
+    expected = int8_of(plain_round_int8, weight, 16)
+    with using_isa(isa):
+        assert_equal(int8_of(round_int8, weight, 16), expected)
+
+
+@pytest.mark.product(sample=12)
+@pytest.mark.parametrize("isa", processor_isas())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [*SHAPES, (1, 1), (7, 20), (40, 100), (2, 3, 335)], ids=str)
 def test_codes_of_fp8_are_those_of_the_definition(
     shape: tuple[int, ...], dtype: torch.dtype, isa: CpuIsa
@@ -90,21 +116,31 @@ def test_groups_may_be_of_other_sizes(group_size: int) -> None:
     weight = draw(20, 256)
     expected = int4_of(plain_round_int4, weight, group_size)
     assert_equal(int4_of(round_int4, weight, group_size), expected)
+    expected = int8_of(plain_round_int8, weight, group_size)
+    assert_equal(int8_of(round_int8, weight, group_size), expected)
     weight = draw(20, 200)
     assert_equal(fp8_of(round_fp8, weight, group_size), fp8_of(plain_round_fp8, weight, group_size))
+
+
+def rounded_by_all(weight: torch.Tensor) -> list[list[torch.Tensor]]:
+    return [
+        int4_of(round_int4, weight, 32),
+        int8_of(round_int8, weight, 32),
+        fp8_of(round_fp8, weight, 32),
+    ]
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_spoils_its_group_alone(value: float) -> None:
     weight = draw(40, 96)
     places = [(0, 0), (7, 95), (39, 40)]
-    whole = int4_of(round_int4, weight, 32), fp8_of(round_fp8, weight, 32)
+    whole = rounded_by_all(weight)
     for place in places:
         weight[place] = value
     spoilt = torch.zeros(40, 3, dtype=torch.bool)
     for row, column in places:
         spoilt[row, column // 32] = True
-    found = int4_of(round_int4, weight, 32), fp8_of(round_fp8, weight, 32)
+    found = rounded_by_all(weight)
     for own, before in zip(found, whole, strict=True):
         assert bool((own[1].isfinite() == ~spoilt).all())
         for each, other in zip(own, before, strict=True):

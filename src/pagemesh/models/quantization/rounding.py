@@ -17,25 +17,25 @@ from torch.nn import functional
 from pagemesh.kernels.group_rounding import (
     CUT,
     FP8_SCALES,
+    INT8_CENTRE,
     LARGEST_FP8,
     LARGEST_INT4,
+    LARGEST_INT8,
     round_fp8,
     round_int4,
+    round_int8,
 )
 from pagemesh.kernels.linear.packed import GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.architectures.architecture import Source
 from pagemesh.models.quantization.interface import FLOATS, PackedPart, Packing
-from pagemesh.models.quantization.ways import QuantizationWay, Rounding
+from pagemesh.models.quantization.ways import INT8_GROUPS, QuantizationWay, Rounding
 from pagemesh.models.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
 
 _PIECE_NUMBERS: Final = 1 << 18
 """That are rounded at once: float32 copies of them fit a second-level cache."""
-
-_INT8_CENTRE: Final = 128
-_LARGEST_INT8: Final = 127
 
 
 def round_weight(weight: torch.Tensor, to: Rounding, dtype: torch.dtype) -> Quantised:
@@ -126,13 +126,23 @@ def _best_scale(groups: torch.Tensor) -> torch.Tensor:
 def _round_int8(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> GroupInt:
     codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
     scales = _of_groups(weight, group_size)
+    if weight.device.type == "cpu" and group_size in INT8_GROUPS:
+        round_int8(weight.contiguous(), group_size, codes, scales)
+    else:
+        plain_round_int8(weight, group_size, codes, scales)
+    return GroupInt(dtype, codes, scales, 8, group_size, centre=INT8_CENTRE)
+
+
+def plain_round_int8(
+    weight: torch.Tensor, group_size: int, codes: torch.Tensor, scales: torch.Tensor
+) -> None:
+    """The definition of `round_int8`, for groups of any size."""
     for piece, out, scale in _pieces(weight, codes, scales):
         groups = piece.view(len(piece), -1, group_size)
-        scale.copy_(groups.abs().amax(-1).div_(_LARGEST_INT8))
+        scale.copy_(groups.abs().amax(-1).div_(LARGEST_INT8))
         rounded = groups.div_(_divisor(scale.float().unsqueeze(-1))).round_()
-        rounded.clamp_(-_LARGEST_INT8, _LARGEST_INT8).add_(_INT8_CENTRE)
+        rounded.clamp_(-LARGEST_INT8, LARGEST_INT8).add_(INT8_CENTRE)
         out.copy_(rounded.view_as(out))
-    return GroupInt(dtype, codes, scales, 8, group_size, centre=_INT8_CENTRE)
 
 
 def _round_int4(weight: torch.Tensor, group_size: int, dtype: torch.dtype) -> GroupInt:

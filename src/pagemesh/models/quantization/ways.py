@@ -24,7 +24,7 @@ WAY_NAMES: Final[tuple[WayName, ...]] = ("fp8", "int8", "int4")
 
 _FP8_GROUP: Final = 32
 
-_INT8_GROUPS: Final = (128, 64, 32, 16)
+INT8_GROUPS: Final = (128, 64, 32, 16)
 """Inputs that share a scale: the first that divides a row; else the row."""
 
 _INT4_GROUP: Final = 32
@@ -65,7 +65,7 @@ class QuantizationWay(NamedTuple):
             return None
         num_inputs = shape[-1]
         if self.name == "int8" or parameter == "lm_head":
-            sizes = (size for size in _INT8_GROUPS if num_inputs % size == 0)
+            sizes = (size for size in INT8_GROUPS if num_inputs % size == 0)
             return Rounding("int8", next(sizes, num_inputs))
         if self.name == "fp8":
             return Rounding("fp8", _FP8_GROUP)
