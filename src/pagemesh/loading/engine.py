@@ -53,7 +53,8 @@ def load_engine(
         gpu = CudaGpu(device)
     scheduler = scheduler.on("cpu" if gpu is None else "cuda")
     settings = (model, cache, scheduler, hardware)
-    with collected_at_end():  # of kernels, how they were written
+    # Compiled kernels leave behind how they were written down.
+    with collected_at_end():
         if gpu is None:
             if cores is not None:
                 # Loading computes as well.
