@@ -19,7 +19,8 @@ class Relay:
         """host:port of the relay, once it is entered."""
         self._flows = asyncio.Event()
         self._flows.set()
-        self._swallows = False
+        self._passes = asyncio.Event()
+        self._passes.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -34,6 +35,7 @@ class Relay:
         self._server.close()
         self.target = None
         self.flow()
+        self._passes.set()
         self.sever()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -51,13 +53,15 @@ class Relay:
         self._flows.set()
 
     def swallow(self, swallows: bool) -> None:
-        """Take everything from both sides and pass nothing on, nor tell either side.
+        """Take everything from both sides and pass nothing on, nor tell either side, not even of the other's end.
 
         When that ends, the connections of that time are broken: pieces of their streams are missing.
         """
-        if self._swallows and not swallows:
+        if swallows:
+            self._passes.clear()
+        elif not self._passes.is_set():
             self.sever()
-        self._swallows = swallows
+            self._passes.set()
 
     def sever(self) -> None:
         """Break all connections at once, without a farewell."""
@@ -96,7 +100,8 @@ class Relay:
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
                 await self._flows.wait()
-                if not self._swallows:
+                if self._passes.is_set():
                     writer.write(data)
                     await writer.drain()
+        await self._passes.wait()
         writer.transport.abort()
