@@ -35,6 +35,8 @@ _MOST_STRINGS: Final = 2**23
 _MOST_NAME_BYTES: Final = 2**10
 _MOST_DIMENSIONS: Final = 4
 
+_LENGTH: Final = struct.Struct("<Q")
+"""Of a string."""
 
 _STRING: Final = 8
 _ARRAY: Final = 9
@@ -216,6 +218,18 @@ class _Reader:
             raise self.error(f"{what} is {found[:80]!r}, which is none")
         return found
 
+    def skip_texts(self, number: int, what: str) -> None:
+        """Walk past so many strings."""
+        # There may be hundreds of thousands: what is in their way in most cases is looked at once for each.
+        data, size, length_of = self.data, self._size, _LENGTH.unpack_from
+        for _ in range(number):
+            end = self.at + _LENGTH.size
+            if end <= size:
+                end += length_of(data, self.at)[0]
+            if end > size:
+                self.skip(self.integer("Q", what), what)
+            self.at = end
+
     def decode(self, begin: int, end: int, what: str) -> str:
         """The text in these bytes."""
         try:
@@ -263,14 +277,18 @@ class _StringArray(Sequence[str]):
 
     def _read(self) -> list[str]:
         if self._strings is None:
-            found, at = [], self._begin
-            for _ in range(self._length):
-                (num_bytes,) = struct.unpack_from("<Q", self._reader.data, at)
-                end = at + 8 + num_bytes
-                found.append(self._reader.decode(at + 8, end, self._what))
-                at = end
-            self._strings = found
+            self._strings = list(self._decoded())
         return self._strings
+
+    def _decoded(self) -> Iterator[str]:
+        data, end = self._reader.data, self._begin
+        for _ in range(self._length):
+            begin = end + _LENGTH.size
+            end = begin + _LENGTH.unpack_from(data, end)[0]
+            try:
+                yield str(data[begin:end], "utf-8")
+            except UnicodeDecodeError:
+                yield self._reader.decode(begin, end, self._what)
 
 
 def _read_file(reader: _Reader) -> GgufFile:
@@ -319,8 +337,7 @@ def _read_array(reader: _Reader, key: str) -> Sequence[Any]:
     if type_ == _STRING:
         reader.check_count(f"strings in {key}", length, 8, reader.left_strings)
         reader.left_strings -= length
-        for _ in range(length):
-            reader.skip(reader.integer("Q", key), key)
+        reader.skip_texts(length, key)
         return _StringArray(reader, key, begin, length)
     format_ = _format(reader, key, type_)
     num_bytes = struct.calcsize(f"<{format_}")

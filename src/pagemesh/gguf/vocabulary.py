@@ -91,8 +91,9 @@ class Vocabulary:
 
     def of_type(self, *types: TokenType) -> Iterator[tuple[int, str]]:
         """Ids and texts."""
+        numbers = frozenset(map(int, types))
         for id_, type_ in enumerate(self.types):
-            if type_ in types:
+            if type_ in numbers:
                 yield id_, self.tokens[id_]
 
     def scores(self) -> Sequence[float]:

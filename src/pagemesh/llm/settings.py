@@ -6,9 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
-
-import pydantic
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.config.served import with_gguf_file
@@ -17,8 +15,6 @@ from pagemesh.models.quantization.methods import check_load_format
 from pagemesh.models.resolve import resolve_model_path
 
 Area = TypeVar("Area")
-
-_STRICT = pydantic.ConfigDict(strict=True)
 
 
 class OfflineSettings(NamedTuple):
@@ -81,12 +77,25 @@ def _read(area: type[Area], given: Mapping[str, Any]) -> Area:
         if _is_area(hint):
             values[name] = _read(hint, given)
         elif name in given:
-            values[name] = _check(name, hint, given[name])
+            value = given[name]
+            values[name] = value if _is_of(hint, value) else _converted(name, hint, value)
     return area(**values)
 
 
-def _check(name: str, hint: Any, value: object) -> object:
+def _is_of(hint: Any, value: object) -> bool:
+    """Whether a value is what is asked for as it is."""
+    if get_origin(hint) is Literal:
+        return any(type(value) is type(each) and value == each for each in get_args(hint))
+    return type(value) in (get_args(hint) or (hint,))
+
+
+def _converted(name: str, hint: Any, value: object) -> object:
+    """A value as what is asked for, as an integer for a float; ConfigError where it cannot be."""
+    # Takes a tenth of a second, which few need.
+    import pydantic
+
     try:
-        return pydantic.TypeAdapter(hint, config=_STRICT).validate_python(value)
+        strict = pydantic.ConfigDict(strict=True)
+        return pydantic.TypeAdapter(hint, config=strict).validate_python(value)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{name} is {value!r}: {error.errors()[0]['msg']}") from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
 from pagemesh.errors import InternalError
+from pagemesh.kernels.jit import cpu_isa
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas
 
@@ -35,7 +35,7 @@ def test_a_processor_that_llvm_does_not_know_is_named(monkeypatch: pytest.Monkey
     builder.ret_void()
     works = CompiledFunction(module, "work")
     works.call(None)
-    monkeypatch.setattr(llvm, "get_host_cpu_features", unknown)
+    monkeypatch.setattr(cpu_isa, "processor_features", unknown)
     with pytest.raises(InternalError, match=r"'work' cannot be compiled .* no target for this"):
         CompiledFunction(module, "work")
     assert processor_isas() == (CpuIsa.GENERIC,)

@@ -12,6 +12,7 @@ from pagemesh.kernels.linear.packed import pack_halves, unpack_halves
 from pagemesh.kernels.linear.panel_packing import (
     CodeLines,
     TableRows,
+    lift_bytes,
     pack_lines,
     pack_table,
     pair_nibbles,
@@ -112,3 +113,13 @@ def test_nibbles_are_paired(isa: CpuIsa, size: int, group: int, num_blocks: int)
     groups = packed.reshape(num_blocks, -1, 1, group)
     codes = torch.cat([groups & 15, groups >> 4], 2).flatten(1)
     assert torch.equal(paired, pack_halves(codes))
+
+
+@isas
+@pytest.mark.parametrize("num_blocks", [1, 255, 300])
+def test_signed_bytes_become_codes(isa: CpuIsa, num_blocks: int) -> None:
+    signed = torch.randint(-128, 128, (num_blocks, 34), dtype=torch.int8)[:, 2:]
+    with using_isa(isa):
+        codes = lift_bytes(signed.view(torch.uint8))
+    assert codes.is_contiguous()
+    assert torch.equal(codes.int(), signed.int() + 128)

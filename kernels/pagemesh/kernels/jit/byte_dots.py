@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, has_avx512, processor_isas
+from pagemesh.kernels.jit.cpu_isa import (
+    CpuIsa,
+    current_isa,
+    has_avx512,
+    has_feature,
+    processor_isas,
+)
 from pagemesh.kernels.jit.emit import I16, I32, LANES, VEC_I32, Emitter, int_lanes
 
 _WORDS = ir.VectorType(I16, 2 * LANES)
@@ -13,10 +18,7 @@ _WORDS = ir.VectorType(I16, 2 * LANES)
 
 def has_quad_dots() -> bool:
     """Whether the class's processors may have `dot_quads`, and this one does."""
-    if not has_avx512():
-        return False
-    features: dict[str, bool] = llvm.get_host_cpu_features()
-    return features.get("avx512vnni", False)
+    return has_avx512() and has_feature("avx512vnni")
 
 
 def dot_quads(e: Emitter, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final, ParamSpec, TypeVar
@@ -64,12 +64,23 @@ _WITHOUT: Final[dict[CpuIsa, str]] = {
 
 def processor_isas() -> tuple[CpuIsa, ...]:
     """What this processor has, the best first; AMX also where Linux may refuse it."""
+    return tuple(isa for isa, needs in _NEEDS.items() if all(map(has_feature, needs)))
+
+
+def has_feature(name: str) -> bool:
+    """Whether this processor has a feature, by LLVM's name of it."""
     try:
-        features: dict[str, bool] = llvm.get_host_cpu_features()
+        return processor_features().get(name, False)
     except RuntimeError:  # LLVM does not know the processor
-        features = {}
-    has = {name for name, there in features.items() if there}
-    return tuple(isa for isa, needs in _NEEDS.items() if has.issuperset(needs))
+        return False
+
+
+@functools.cache
+def processor_features() -> Mapping[str, bool]:
+    """All features that LLVM knows, with whether this processor has them; RuntimeError where it knows no processor."""
+    # Kernels ask for each of their instructions, and LLVM takes a quarter of a millisecond.
+    features: Mapping[str, bool] = llvm.get_host_cpu_features()
+    return features
 
 
 def current_isa() -> CpuIsa:
@@ -85,8 +96,7 @@ def has_avx512() -> bool:
 
 def has_byte_permutes() -> bool:
     """Likewise, whether they may take bytes of a vector in any order (AVX512-VBMI)."""
-    features: dict[str, bool] = llvm.get_host_cpu_features()
-    return has_avx512() and features.get("avx512vbmi", False)
+    return has_avx512() and has_feature("avx512vbmi")
 
 
 @functools.cache
@@ -117,7 +127,9 @@ _chosen: Final[list[CpuIsa]] = []
 
 def features_without_better(isa: CpuIsa) -> str:
     """The features of this processor, in LLVM's words, that code of a class may use."""
-    features: str = llvm.get_host_cpu_features().flatten()
+    features = ",".join(
+        f"{'+' if has else '-'}{name}" for name, has in sorted(processor_features().items())
+    )
     without = _WITHOUT.get(isa, "")
     return f"{features},{without}" if without else features
 

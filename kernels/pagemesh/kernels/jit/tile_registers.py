@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 
 from pagemesh.kernels.jit.byte_dots import signed_byte
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, may_use_tiles, processor_isas
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, has_feature, may_use_tiles, processor_isas
 from pagemesh.kernels.jit.emit import I8, I16, I32, I64, LANES, VEC, VEC_I32, Emitter, fold
 from pagemesh.kernels.jit.pair_dots import flushed, half_of_pairs
 
@@ -61,10 +60,7 @@ class TileRegisters(Protocol):
 
 def multiplies_int8() -> bool:
     """Whether `tile_registers` can multiply bytes; emulated ones can."""
-    if CpuIsa.AMX not in processor_isas():
-        return True
-    features: dict[str, bool] = llvm.get_host_cpu_features()
-    return features.get("amx-int8", False)
+    return CpuIsa.AMX not in processor_isas() or has_feature("amx-int8")
 
 
 def tile_registers(e: Emitter) -> TileRegisters:

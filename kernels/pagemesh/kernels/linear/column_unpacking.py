@@ -46,26 +46,8 @@ class ColumnUnpacking:
         heads = b.mul(num_parts, e.int64(self._form.codes_offset))
         return b.add(heads, b.mul(self._num_blocks(num_steps), e.int64(BLOCK_BYTES)))
 
-    def emit(self, part: ir.Value, ahead: ir.Value, num_steps: ir.Value, target: ir.Value) -> None:
-        """From the addresses of a part, and of what is to be fetched meanwhile: the same part of the next panel.
-
-        `target` is bfloat16 [steps, 32 columns, 32 inputs]; has room for a whole part.
-        """
-        e, b = self._e, self._e.builder
-        opened = self.open(part, ahead)
-        is_whole = b.icmp_signed("==", num_steps, e.int64(PART_STEPS))
-        with b.if_else(is_whole) as (whole, rest):
-            with whole:
-                self.emit_whole(opened, target, lambda step: None)
-            with rest:
-                column_bytes = b.mul(self._num_blocks(num_steps), e.int64(STEP_INPUTS))
-                with e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
-                    places = _Places(opened.codes, opened.ahead, target, block, column_bytes)
-                    with e.loop(e.int64(0), e.int64(COLUMNS), 2) as first:
-                        self._pair(places, 1, first, opened.held)
-
     def open(self, part: ir.Value, ahead: ir.Value) -> OpenPart:
-        """What is known of a part before its codes are looked at; addresses as of `emit`."""
+        """From the addresses of a part, and of what is to be fetched meanwhile: the same part of the next panel."""
         e, form = self._e, self._form
         for offset in range(0, form.codes_offset, LINE_BYTES):
             fetch(e, e.at(ahead, e.int64(offset)))
@@ -73,20 +55,48 @@ class ColumnUnpacking:
         codes, ahead = (e.at(each, e.int64(form.codes_offset)) for each in (part, ahead))
         return OpenPart(held, codes, ahead)
 
-    def emit_whole(
+    def emit(self, opened: OpenPart, target: ir.Value, num_steps: ir.Value) -> None:
+        """A part; `target` is bfloat16 [steps, 32 columns, 32 inputs], with room for a whole one."""
+        b = self._e.builder
+        with b.if_else(b.icmp_signed("==", num_steps, self._e.int64(PART_STEPS))) as (whole, rest):
+            with whole:
+                places, num_blocks = self._whole(opened, target)
+                self._each_pair(places, num_blocks, opened.held)
+            with rest:
+                self.emit_rest(opened, target, num_steps)
+
+    def emit_rest(self, opened: OpenPart, target: ir.Value, num_steps: ir.Value) -> None:
+        """A part of any number of steps, block after block."""
+        e, b = self._e, self._e.builder
+        column_bytes = b.mul(self._num_blocks(num_steps), e.int64(STEP_INPUTS))
+        with e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
+            places = _Places(opened.codes, opened.ahead, target, block, column_bytes)
+            self._each_pair(places, 1, opened.held)
+
+    def emit_beside(
         self, opened: OpenPart, target: ir.Value, beside: Callable[[ir.Value], None]
     ) -> None:
         """A part that has all steps. Beside each quarter of its columns is done what `beside` emits for a step."""
         e, b = self._e, self._e.builder
-        num_blocks = PART_STEPS // self._block_steps
-        column_bytes = e.int64(num_blocks * STEP_INPUTS)
-        places = _Places(opened.codes, opened.ahead, target, e.int64(0), column_bytes)
+        places, num_blocks = self._whole(opened, target)
         per_step = COLUMNS // PART_STEPS
         with e.loop(e.int64(0), e.int64(PART_STEPS)) as step:
             first = b.mul(step, e.int64(per_step))
             for pair in range(0, per_step, 2):
                 self._pair(places, num_blocks, b.add(first, e.int64(pair)), opened.held)
             beside(step)
+
+    def _whole(self, opened: OpenPart, target: ir.Value) -> tuple[_Places, int]:
+        """Where a part that has all steps is, and its blocks."""
+        num_blocks = PART_STEPS // self._block_steps
+        column_bytes = self._e.int64(num_blocks * STEP_INPUTS)
+        first = self._e.int64(0)
+        return _Places(opened.codes, opened.ahead, target, first, column_bytes), num_blocks
+
+    def _each_pair(self, places: _Places, num_blocks: int, held: Held) -> None:
+        e = self._e
+        with e.loop(e.int64(0), e.int64(COLUMNS), 2) as first:
+            self._pair(places, num_blocks, first, held)
 
     def _num_blocks(self, num_steps: ir.Value) -> ir.Value:
         e, b, size = self._e, self._e.builder, self._block_steps

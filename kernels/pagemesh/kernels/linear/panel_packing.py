@@ -270,31 +270,36 @@ def _compile_table(bits: int, rows: TableRows) -> RowKernel:
 def pair_nibbles(packed: torch.Tensor, group: int) -> torch.Tensor:
     """Codes of 4 bits, of whose groups of bytes the lower halves come first, uint8 [blocks, bytes] with a block's side by
     side, as `pack_halves` leaves them; dense."""
+    return _dense(packed, group)
+
+
+def lift_bytes(packed: torch.Tensor) -> torch.Tensor:
+    """Signed codes of 8 bits, uint8 [blocks, bytes] with a block's side by side, 128 higher; dense."""
+    return _dense(packed, None)
+
+
+def _dense(packed: torch.Tensor, nibble_group: int | None) -> torch.Tensor:
     num_blocks, size = packed.shape
     output = torch.empty(num_blocks, size, dtype=torch.uint8)
     arguments = (packed.data_ptr(), packed.stride(0), output.data_ptr(), num_blocks)
     num_items = -(-num_blocks // _BLOCKS_AT_ONCE)
-    _compile_nibbles(size, group).run(num_items, _BLOCKS_AT_ONCE * size, arguments)
+    _compile_blocks(size, nibble_group).run(num_items, _BLOCKS_AT_ONCE * size, arguments)
     return output
 
 
 @per_isa
-def _compile_nibbles(size: int, group: int) -> RowKernel:
+def _compile_blocks(size: int, nibble_group: int | None) -> RowKernel:
+    group = nibble_group or size
     kind = ir.VectorType(I8, group)
 
-    def emit_block(e: Emitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_group(e: Emitter, read: ir.Value) -> ir.Value:
         b = e.builder
-        for begin in range(0, size, group):
-            read = b.load(b.bitcast(e.at(source, e.int64(begin)), kind.as_pointer()))
-            read.align = 1
-            lower = b.and_(read, _bytes(15, group))
-            upper = b.lshr(read, _bytes(4, group))
-            even, odd = (e.shuffle(lower, upper, range(first, 2 * group, 2)) for first in range(2))
-            e.store(
-                b.or_(even, b.shl(odd, _bytes(4, group))),
-                e.at(target, e.int64(begin)),
-                1,
-            )
+        if nibble_group is None:
+            return b.xor(read, _bytes(0x80, group))
+        lower = b.and_(read, _bytes(15, group))
+        upper = b.lshr(read, _bytes(4, group))
+        even, odd = (e.shuffle(lower, upper, range(first, 2 * group, 2)) for first in range(2))
+        return b.or_(even, b.shl(odd, _bytes(4, group)))
 
     def emit_blocks(e: Emitter, values: Values, item: ir.Value) -> None:
         b = e.builder
@@ -303,7 +308,11 @@ def _compile_nibbles(size: int, group: int) -> RowKernel:
         end = b.select(b.icmp_signed("<", end, values["num_blocks"]), end, values["num_blocks"])
         with e.loop(begin, end) as block:
             source = e.at(values["packed"], b.mul(block, values["stride"]))
-            emit_block(e, source, e.at(values["output"], b.mul(block, e.int64(size))))
+            target = e.at(values["output"], b.mul(block, e.int64(size)))
+            for offset in range(0, size, group):
+                read = b.load(b.bitcast(e.at(source, e.int64(offset)), kind.as_pointer()))
+                read.align = 1
+                e.store(emit_group(e, read), e.at(target, e.int64(offset)), 1)
 
     arguments = {"packed": I8, "stride": None, "output": I8, "num_blocks": None}
     return RowKernel(arguments, emit_blocks)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.gguf.blocks import PACKED, BlockParts, Nibbles
+from pagemesh.gguf.blocks import PACKED, BlockParts, Nibbles, SignedBytes
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, pack_halves
-from pagemesh.kernels.linear.panel_packing import pair_nibbles
+from pagemesh.kernels.linear.panel_packing import lift_bytes, pair_nibbles
 from pagemesh.kernels.linear.weight import Quantised
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.quantization.interface import Entries, PackedPart, Packing
@@ -79,5 +79,7 @@ def _packed(parts: BlockParts) -> torch.Tensor:
     codes = parts.codes
     if isinstance(codes, Nibbles):
         return pair_nibbles(torch.from_numpy(codes.packed), codes.group)
+    if isinstance(codes, SignedBytes):
+        return lift_bytes(torch.from_numpy(codes.packed))
     whole = torch.from_numpy(np.ascontiguousarray(codes))
     return pack_halves(whole) if parts.bits == 4 else whole
