@@ -74,11 +74,17 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
 
 def make_lookup(table: Plain) -> Lookup:
     """Rows of a table [rows, in], which stays as it is kept. It may be a weight of `make_linear`, too."""
-    if backend_for("linear", table.device) == "cuda":
-        from pagemesh.kernels.linear.cuda import make_cuda_lookup
+    match backend_for("linear", table.device):
+        case "cpu":
+            from pagemesh.kernels.linear.packed_lookup import make_packed_lookup
 
-        return make_cuda_lookup(table)
-    return table.rows
+            return make_packed_lookup(table)
+        case "cuda":
+            from pagemesh.kernels.linear.cuda import make_cuda_lookup
+
+            return make_cuda_lookup(table)
+        case "reference":
+            return table.rows
 
 
 def _reference(weight: Weight, bias: torch.Tensor | None) -> Linear:

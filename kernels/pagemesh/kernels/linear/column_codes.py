@@ -86,7 +86,10 @@ class ColumnCodes:
         words[0] = b.and_(words[0], _words(15))
         return [
             self._rounded(
-                [looked_up(e, form, b.zext(half, VEC_I32)) for half in self._halves(codes)],
+                [
+                    looked_up(e, entries(form), b.zext(half, VEC_I32))
+                    for half in self._halves(codes)
+                ],
                 groups,
                 step,
             )

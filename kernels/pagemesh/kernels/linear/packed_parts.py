@@ -138,7 +138,7 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
         return None
     places: dict[str, Rows] = {}
     end = 0
-    for name, table in _tables(weight).items():
+    for name, table in tables_of(weight).items():
         is_unit = name.endswith("units")
         if table.dtype not in _NUMBER_DIGITS or (is_unit and _run(weight, name) % PART_INPUTS):
             return None
@@ -170,7 +170,7 @@ def place_panels(formed: FormedRows, columns: torch.Tensor) -> torch.Tensor:
     weight, form = formed
 
     def make(place: torch.Tensor) -> None:
-        for name, table in _tables(weight).items():
+        for name, table in tables_of(weight).items():
             # Floats of 8 bits are no numbers to code that moves them.
             raw = table.view(_RAW[table.dtype.itemsize])
             pack_table(raw, columns, _table_rows(weight, name, form), place)
@@ -275,8 +275,8 @@ def _bits(weight: Packed) -> Literal[4, 8]:
     return 4 if isinstance(weight, Codebook) else 8
 
 
-def _tables(weight: Packed) -> Mapping[str, torch.Tensor]:
-    """What codes are multiplied with, [out, runs of inputs], by name and in the order of a part."""
+def tables_of(weight: Packed) -> Mapping[str, torch.Tensor]:
+    """What codes are multiplied with, [out, runs of inputs], by the names of the weight's parts, in their order in a part."""
     assert isinstance(weight, GroupInt | Codebook | ScaledFp8)
     if not isinstance(weight, GroupInt):
         return {"scales": weight.scales}
@@ -293,12 +293,12 @@ def _tables(weight: Packed) -> Mapping[str, torch.Tensor]:
 def _run(weight: Packed, name: str) -> int:
     """Inputs that share a number of a table."""
     if name.endswith("units"):
-        return weight.shape[-1] // _tables(weight)[name].shape[-1]
+        return weight.shape[-1] // tables_of(weight)[name].shape[-1]
     return _group_size(weight)
 
 
 def _is_exact(weight: Packed) -> bool:
-    tables = _tables(weight)
+    tables = tables_of(weight)
     digits = [
         _NUMBER_DIGITS[tables[name].dtype] for name in ("scales", "scale_units") if name in tables
     ]
@@ -306,7 +306,7 @@ def _is_exact(weight: Packed) -> bool:
 
 
 def _is_liftable(weight: Packed) -> bool:
-    if not isinstance(weight, GroupInt) or weight.bits != 8 or len(_tables(weight)) > 1:
+    if not isinstance(weight, GroupInt) or weight.bits != 8 or len(tables_of(weight)) > 1:
         return False
     lifted = LIFT + weight.centre
     digits = lifted.bit_length() - (lifted & -lifted).bit_length() + 1

@@ -144,10 +144,10 @@ def entries(form: PackedForm) -> Sequence[float]:
     return decode if isinstance(decode, tuple) else [float(code) for code in range(16)]
 
 
-def looked_up(e: Emitter, form: PackedForm, codes: ir.Value) -> ir.Value:
+def looked_up(e: Emitter, entries: Sequence[float], codes: ir.Value) -> ir.Value:
     """Entry by entry: for processors without an instruction for it."""
     values = e.splat(0.0)
-    for number, entry in enumerate(entries(form)):
+    for number, entry in enumerate(entries):
         is_it = e.builder.icmp_signed("==", codes, int_lanes(number))
         values = e.builder.select(is_it, e.splat(entry), values)
     return values
@@ -215,7 +215,7 @@ class Unpacking:
             # By the lowest four bits of each lane: in one instruction, where masking and converting are two.
             table = ir.Constant(VEC, list(entries(form)))
             return e.intrinsic("llvm.x86.avx512.permvar.sf.512", VEC, table, shifted)
-        return b.sitofp(codes, VEC) if form.decode == "int" else looked_up(e, form, codes)
+        return b.sitofp(codes, VEC) if form.decode == "int" else looked_up(e, entries(form), codes)
 
     def _float(self, codes: ir.Value) -> ir.Value:
         """Of 8 bits; those without a leading one are whole numbers: as floats they would take very long."""
