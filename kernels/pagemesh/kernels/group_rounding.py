@@ -16,10 +16,19 @@ from llvmlite import ir
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.eight_bits import narrow_fp8, widen_fp8
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements, store_elements
-from pagemesh.kernels.jit.emit import I8, I16, I32, LANES, VEC_I32, Emitter, fold, int_lanes
+from pagemesh.kernels.jit.emit import (
+    I8,
+    I16,
+    I32,
+    LANES,
+    VEC_I32,
+    Emitter,
+    fold,
+    int_lanes,
+    transposed,
+)
 from pagemesh.kernels.jit.pair_dots import round_to_bfloat16
 from pagemesh.kernels.jit.parallel import RowKernel, Values
-from pagemesh.kernels.jit.transposing import transposed
 from pagemesh.kernels.jit.vector_math import clamp, maximum
 
 LARGEST_INT4: Final = 15

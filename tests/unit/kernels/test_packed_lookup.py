@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
 from pagemesh.kernels.linear import make_lookup
 from pagemesh.kernels.linear.packed import Codebook, GroupInt
 from pagemesh.kernels.linear.packed_lookup import make_packed_lookup
+from pagemesh.kernels.linear.weight import Quantised
 from tests.unit.kernels.quantised import int4_act_order, random_codes
 
 NUM_ROWS = 37
@@ -56,7 +60,7 @@ def from_a_table(dtype: torch.dtype) -> Codebook:
     return Codebook(dtype, codes, numbers(5, torch.bfloat16), table, 32)
 
 
-KINDS = {
+KINDS: Final[dict[str, Callable[[torch.dtype], Quantised]]] = {
     "q4_0": lambda dtype: plain(4, 32, dtype),
     "q8_0": lambda dtype: plain(8, 32, dtype),
     "wide": lambda dtype: plain(8, NUM_INPUTS, dtype),
@@ -89,7 +93,7 @@ def test_what_it_does_not_know_is_left_to_the_definition() -> None:
     dtype = torch.bfloat16
     powers = torch.full((NUM_ROWS, 5), 127, dtype=torch.uint8).view(torch.float8_e8m0fnu)
     codes = random_codes((NUM_ROWS, NUM_INPUTS), 4)
-    tables = [
+    tables: list[Quantised] = [
         int4_act_order((6, 32), dtype),
         Codebook(dtype, codes, powers, tuple(map(float, range(16))), 32),
         plain(4, 8, dtype),

@@ -209,3 +209,27 @@ def fold(
     b.branch(head)
     b.position_at_end(after)
     return carried
+
+
+def transposed(e: Emitter, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """16 vectors of 16 lanes of 32 bits: lane m of vector n becomes lane n of vector m.
+
+    Squares of half the size change places until they are single numbers: 64 instructions.
+    """
+    found = list(rows)
+    size = LANES // 2
+    while size:
+        for first in range(LANES):
+            if first & size:
+                continue
+            upper, lower = found[first], found[first + size]
+            lanes = range(LANES)
+            # Of the upper rows, the right-hand squares go down; of the lower ones, the left-hand squares up.
+            found[first] = e.shuffle(
+                upper, lower, [lane if not lane & size else LANES + lane - size for lane in lanes]
+            )
+            found[first + size] = e.shuffle(
+                upper, lower, [lane + size if not lane & size else LANES + lane for lane in lanes]
+            )
+        size //= 2
+    return found

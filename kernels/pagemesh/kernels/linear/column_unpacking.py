@@ -35,10 +35,6 @@ class ColumnUnpacking:
         size = PART_INPUTS // form.group_inputs * COLUMNS
         self._memory = [e.scratch(size) for _ in GroupVectors._fields]
 
-    def part_place(self, part: ir.Value) -> ir.Value:
-        """Where in a panel it begins, in bytes."""
-        return self._e.builder.mul(part, self._e.int64(self._form.part_bytes))
-
     def panel_bytes(self, num_steps: ir.Value) -> ir.Value:
         """Of a panel with so many steps of 32 inputs."""
         e, b = self._e, self._e.builder
@@ -46,9 +42,11 @@ class ColumnUnpacking:
         heads = b.mul(num_parts, e.int64(self._form.codes_offset))
         return b.add(heads, b.mul(self._num_blocks(num_steps), e.int64(BLOCK_BYTES)))
 
-    def open(self, part: ir.Value, ahead: ir.Value) -> OpenPart:
-        """From the addresses of a part, and of what is to be fetched meanwhile: the same part of the next panel."""
+    def open(self, panel: ir.Value, ahead: ir.Value, number: ir.Value) -> OpenPart:
+        """A part, from the addresses of its panel and of that from which its like is to be fetched meanwhile."""
         e, form = self._e, self._form
+        place = e.builder.mul(number, e.int64(form.part_bytes))
+        part, ahead = e.at(panel, place), e.at(ahead, place)
         for offset in range(0, form.codes_offset, LINE_BYTES):
             fetch(e, e.at(ahead, e.int64(offset)))
         held = self._hold_numbers(part)

@@ -16,10 +16,9 @@ from llvmlite import ir
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import per_isa
-from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item
+from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item, transposed
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
-from pagemesh.kernels.jit.transposing import transposed
-from pagemesh.kernels.linear.column_unpacking import PART_STEPS, ColumnUnpacking, OpenPart
+from pagemesh.kernels.linear.column_unpacking import PART_STEPS, ColumnUnpacking
 from pagemesh.kernels.linear.packed_parts import PART_INPUTS, PackedForm
 from pagemesh.kernels.linear.panel_sums import COLUMNS, PanelEpilogue
 from pagemesh.kernels.linear.tile_items import (
@@ -144,12 +143,9 @@ class _PackedTileKernel:
         e, b = self.e, self.b
         num_left = b.sub(self.argument["num_steps"], b.mul(part, e.int64(PART_STEPS)))
         num_steps = self.items.least(num_left, e.int64(PART_STEPS))
-        self.unpacking.emit(self._open(weight, ahead, part), self._part(part), num_steps)
+        opened = self.unpacking.open(weight, ahead, part)
+        self.unpacking.emit(opened, self._part(part), num_steps)
         return num_steps
-
-    def _open(self, weight: ir.Value, ahead: ir.Value, part: ir.Value) -> OpenPart:
-        place = self.unpacking.part_place(part)
-        return self.unpacking.open(self.e.at(weight, place), self.e.at(ahead, place))
 
     def _multiply_beside(self, weight: ir.Value, ahead: ir.Value, block: _Block) -> None:
         """Add a panel to the sums of a block. While a part is unpacked, the one before it is multiplied."""
@@ -158,7 +154,7 @@ class _PackedTileKernel:
         num_whole = b.sdiv(num_steps, e.int64(PART_STEPS))
         one = e.int64(1)
         with e.loop(e.int64(0), num_whole) as part:
-            opened = self._open(weight, ahead, part)
+            opened = self.unpacking.open(weight, ahead, part)
             before = b.sub(part, one)
 
             def multiply_before(step: ir.Value) -> None:
@@ -171,7 +167,7 @@ class _PackedTileKernel:
             self._multiply(block, last, e.int64(PART_STEPS))
         rest = b.srem(num_steps, e.int64(PART_STEPS))
         with b.if_then(b.icmp_signed(">", rest, e.int64(0))):
-            opened = self._open(weight, ahead, num_whole)
+            opened = self.unpacking.open(weight, ahead, num_whole)
             self.unpacking.emit_rest(opened, self._part(num_whole), rest)
             self._multiply(block, num_whole, rest)
 

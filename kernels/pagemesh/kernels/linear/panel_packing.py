@@ -24,10 +24,10 @@ from pagemesh.kernels.jit.emit import (
     Emitter,
     constant_vector,
     int_lanes,
+    transposed,
 )
 from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.jit.tile_registers import multiplies_int8
-from pagemesh.kernels.jit.transposing import transposed
 from pagemesh.kernels.linear.packed import ChannelInt8
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.packed_weights import place_made, place_packed

@@ -7,9 +7,8 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, copy_elements, map_row
-from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, VEC_I32, Emitter, transposed
 from pagemesh.kernels.jit.parallel import RowKernel, Values
-from pagemesh.kernels.jit.transposing import transposed
 
 
 def with_zeros(rows: torch.Tensor, num_zeros: int) -> torch.Tensor:
