@@ -87,7 +87,10 @@ class _Decode:
         self._decoder = decoder
         self._num_layers = num_layers
         self._plan = model.make_reusable_plan(capacity)
-        self._inputs: list[torch.Tensor] = []
+        self._columns = torch.empty(3, capacity.num_sequences, dtype=torch.int64)
+        self._entered: list[torch.Tensor] = []
+        """What the layers begin with, where that is made anew each time: by other operations than kernels."""
+        self._slot_mapping = torch.empty(0)
         self._logits = torch.empty(0)
         self._programs: list[Program] = []
 
@@ -95,23 +98,33 @@ class _Decode:
         self, columns: torch.Tensor, sequences: Sequence[PagedSequence], memory: ResultMemory
     ) -> torch.Tensor:
         """Logits [N, vocab], there until the next decode of any number of sequences."""
-        token_ids, positions, slots = columns
-        entered = [*self._decoder.enter(token_ids, positions), self._model.slot_mapping(slots)]
+        slot_mapping = self._model.slot_mapping(columns[2])
+        self._columns.copy_(columns)
         self._plan.refill(sequences)
         if not self._programs:
-            self._inputs = entered
+            self._slot_mapping = slot_mapping.clone()
             self._record(memory)
             return self._logits
-        for kept, new in zip(self._inputs, entered, strict=True):
-            kept.copy_(new)
+        self._slot_mapping.copy_(slot_mapping)
+        if self._entered:
+            for kept, new in zip(self._entered, self._enter(), strict=True):
+                kept.copy_(new)
         for number, program in enumerate(self._programs):
             if number and self._model.on_layer is not None:
                 self._model.on_layer()
             program.run()
         return self._logits
 
+    def _enter(self) -> list[torch.Tensor]:
+        token_ids, positions, _ = self._columns.unbind()
+        return self._decoder.enter(token_ids, positions)
+
     def _record(self, memory: ResultMemory) -> None:
-        *entered, slot_mapping = self._inputs
+        with recording(memory) as entering:
+            entered = self._enter()
+        first_calls = entering.calls
+        if entering.others:
+            self._entered, first_calls = entered, []
         ends: list[int] = []
         layers = count()
 
@@ -120,11 +133,12 @@ class _Decode:
                 self._model.on_layer()
             number = next(layers)
             if number and number % self._num_layers == 0:
-                ends.append(len(recorded.calls))
+                ends.append(len(first_calls) + len(recorded.calls))
 
-        step = self._model.over_kv(slot_mapping, self._plan, on_layer=on_layer)
+        step = self._model.over_kv(self._slot_mapping, self._plan, on_layer=on_layer)
         with recording(memory) as recorded:
             self._logits = self._decoder.logits(self._decoder.run_layers(entered, step, None))
         self.others = recorded.others
-        pieces = zip([0, *ends], [*ends, len(recorded.calls)], strict=True)
-        self._programs = [Program(recorded.calls[begin:end]) for begin, end in pieces]
+        calls = [*first_calls, *recorded.calls]
+        pieces = zip([0, *ends], [*ends, len(calls)], strict=True)
+        self._programs = [Program(calls[begin:end]) for begin, end in pieces]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pagemesh.kernels.linear import Dense, Linear, make_linear
+from pagemesh.kernels.linear import Dense, Linear, make_linear, make_lookup
 from pagemesh.kernels.linear.weight import Plain, RowStack
 from pagemesh.kernels.packed_weights import place_packed
 from pagemesh.kernels.paged_attention import LayerAttention
@@ -38,6 +38,7 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
         _make_layer(spec, index, ropes, ParameterScope(parameters, f"layers.{index}."), table.dtype)
         for index in range(spec.num_layers)
     ]
+    head_dim = spec.attention.head_dim
     head: Head = NoHead()
     if spec.has_head:
         output = table if spec.tie_word_embeddings else parameters.weight("lm_head")
@@ -45,7 +46,7 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
     return Decoder(
         embedding=_make_embedding(spec, model, table),
         rotations=[
-            rotation_table(rope, spec.attention.head_dim, max_model_len).to(parameters.device)
+            make_lookup(Dense(rotation_table(rope, head_dim, max_model_len).to(parameters.device)))
             for rope in ropes
         ],
         layers=layers,

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from pagemesh.errors import InternalError
-from pagemesh.kernels.linear import Linear, Weight, make_linear, make_lookup
+from pagemesh.kernels.linear import Linear, Lookup, Weight, make_linear, make_lookup
 from pagemesh.kernels.linear.weight import Plain
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.feed_forward import FeedForward, make_feed_forward
@@ -291,12 +291,12 @@ class Decoder:
     def __init__(
         self,
         embedding: TokenEmbedding,
-        rotations: Sequence[torch.Tensor],
+        rotations: Sequence[Lookup],
         layers: Sequence[Layer],
         final_norm: Norm,
         head: Head,
     ) -> None:
-        """`rotations` has a table of all positions for each RoPE of the model, see `rotation_table`."""
+        """`rotations` look positions up, in a table for each RoPE of the model, see `rotation_table`."""
         self._embedding = embedding
         self._rotations = rotations
         self._all_layers = layers
@@ -324,7 +324,7 @@ class Decoder:
         """What the layers begin with: hidden states [T, hidden], and a rotation of the positions, [T, head_dim
         / 2], for each RoPE of the model."""
         hidden = self._embedding.look_up(token_ids, positions)
-        return [hidden, *(table.index_select(0, positions) for table in self._rotations)]
+        return [hidden, *(look_up(positions) for look_up in self._rotations)]
 
     def run_layers(
         self, entered: Sequence[torch.Tensor], attention: ForwardContext, rows: torch.Tensor | None

@@ -37,11 +37,6 @@ def test_the_host_refuses_slots_that_there_are_not(slot: int) -> None:
     assert not layer_kv.any()
 
 
-def test_rows_of_keys_and_values() -> None:
-    writer = make_kv_writer(torch.device("cpu"))
-    assert writer.slot_mapping(torch.tensor([0, 9, 4]), 10).tolist() == [[0, 10], [9, 19], [4, 14]]
-
-
 @pytest.mark.product(sample=16)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("num_tokens", [0, 1, 13])

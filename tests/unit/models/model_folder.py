@@ -101,4 +101,9 @@ def write_sharded_model(folder: Path) -> Path:
 def break_token(model: LoadedModel, token_id: int) -> None:
     """Turn a token's embedding into NaN in memory; a checkpoint with NaN would be refused."""
     decoder: Any = model.decoder
-    decoder._embedding._rows.__self__.tensor[token_id] = torch.nan
+    look_up = decoder._embedding._rows
+    # A kernel's on a CPU; elsewhere the weight's own.
+    table = getattr(look_up, "_table", None)
+    if table is None:
+        table = look_up.__self__.tensor
+    table[token_id] = torch.nan

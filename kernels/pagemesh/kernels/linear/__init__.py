@@ -73,12 +73,12 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
 
 
 def make_lookup(table: Plain) -> Lookup:
-    """Rows of a table [rows, in], which stays as it is kept. It may be a weight of `make_linear`, too."""
+    """Rows of a table [rows, in], which stays as it is kept, and where it is. It may be a weight of `make_linear`, too."""
     match backend_for("linear", table.device):
         case "cpu":
-            from pagemesh.kernels.linear.packed_lookup import make_packed_lookup
+            from pagemesh.kernels.linear.table_lookup import make_cpu_lookup
 
-            return make_packed_lookup(table)
+            return make_cpu_lookup(table)
         case "cuda":
             from pagemesh.kernels.linear.cuda import make_cuda_lookup
 

@@ -27,13 +27,14 @@ class CpuKvWriter:
     """`KvWriter` of CPU tensors."""
 
     def slot_mapping(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
-        """See `KvWriter`: the rows of key and value, int64 [T, 2]."""
+        """See `KvWriter`: the slots as they are."""
         # Of all memory there is, the kernel would write where it is told to.
-        if len(slots):
-            lowest, highest = (int(slot) for slot in slots.aminmax())
-            if not 0 <= lowest <= highest < num_slots:
-                raise IndexError(f"slots {lowest} to {highest} are not all among {num_slots}")
-        return torch.stack([slots, slots + num_slots], dim=1)
+        numbers = slots.tolist()
+        if numbers and not 0 <= min(numbers) <= max(numbers) < num_slots:
+            raise IndexError(
+                f"slots {min(numbers)} to {max(numbers)} are not all among {num_slots}"
+            )
+        return slots.contiguous()
 
     def write(
         self,
@@ -62,7 +63,7 @@ class CpuKvWriter:
             heads.shape[1] * head_dim,
             (
                 *(heads.data_ptr(), heads.stride(0), memory.data_ptr(), slot_mapping.data_ptr()),
-                *(factors, weight),
+                *(layer_kv.shape[1] * layer_kv.shape[2], factors, weight),
                 *((0, 0) if scales is None else (scale.data_ptr() for scale in scales)),
             ),
         )
@@ -85,7 +86,13 @@ def _compile(shape: _Shape) -> RowKernel:
     kept, head_dim = shape.kept, shape.kept.head_dim
     element, stored = ELEMENT_TYPES[kept.dtype], ELEMENT_TYPES[kept.stored]
     arguments = {"heads": element, "stride": None, "layer_kv": stored, "slot_mapping": I64}
-    arguments |= {"factors": F32, "weight": F32, "key_scales": F32, "value_scales": F32}
+    arguments |= {
+        "num_slots": None,
+        "factors": F32,
+        "weight": F32,
+        "key_scales": F32,
+        "value_scales": F32,
+    }
 
     def emit_row(e: Emitter, values: Values, token: ir.Value) -> None:
         b = e.builder
@@ -97,10 +104,8 @@ def _compile(shape: _Shape) -> RowKernel:
                 offset = b.mul(index, e.int64(head_dim))
                 _turn(e, shape, e.at(heads, offset), factors, e.at(values["weight"], offset))
         source = e.at(heads, e.int64(shape.num_heads * head_dim))
-        for index in range(2):
-            place = b.load(
-                e.at(values["slot_mapping"], b.add(b.mul(token, e.int64(2)), e.int64(index)))
-            )
+        slot = b.load(e.at(values["slot_mapping"], token))
+        for index, place in enumerate((slot, b.add(slot, values["num_slots"]))):
             target = e.at(values["layer_kv"], b.mul(place, e.int64(kept.size)))
             own = e.at(source, e.int64(index * kept.num_kv_heads * head_dim))
             scales = values["value_scales" if index else "key_scales"]

@@ -1,4 +1,4 @@
-"""Rows of packed tables by a kernel, against what their definition makes of them."""
+"""Rows of tables by kernels, against what their definitions make of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
+from pagemesh.kernels.jit.program import Program
+from pagemesh.kernels.jit.recording import ResultMemory, recording
 from pagemesh.kernels.linear import make_lookup
 from pagemesh.kernels.linear.packed import Codebook, GroupInt
-from pagemesh.kernels.linear.packed_lookup import make_packed_lookup
-from pagemesh.kernels.linear.weight import Quantised
+from pagemesh.kernels.linear.table_lookup import make_cpu_lookup
+from pagemesh.kernels.linear.weight import Dense, Quantised
 from tests.unit.kernels.quantised import int4_act_order, random_codes
 
 NUM_ROWS = 37
@@ -89,6 +91,36 @@ def test_a_kernel_has_the_bits_of_the_definition(
             assert torch.equal(found, table.rows(token_ids))
 
 
+@pytest.mark.parametrize("isa", processor_isas())
+@pytest.mark.parametrize("width", [1, 7, 16, 96])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bfloat16, torch.int8], ids=str)
+def test_dense_rows_are_copied(dtype: torch.dtype, width: int, isa: CpuIsa) -> None:
+    tables = [(torch.randn(NUM_ROWS, size) * 9).to(dtype) for size in (width, width + 3)]
+    token_ids = torch.tensor([3, 36, 0, 3] * 99)
+    for table in (tables[0], tables[1][:, 2 : width + 2]):
+        with using_isa(isa):
+            found = make_lookup(Dense(table))(token_ids)
+        assert found.is_contiguous()
+        assert torch.equal(found, table[token_ids])
+
+
+@pytest.mark.parametrize("number", [-1, NUM_ROWS, 2**40])
+def test_rows_that_there_are_not_are_refused(number: int) -> None:
+    """Of a kernel that is run again with other numbers, they are no numbers: its memory ends there."""
+    for table in (Dense(torch.randn(NUM_ROWS, 33)), plain(4, 32, torch.float32)):
+        look_up = make_lookup(table)
+        with pytest.raises(IndexError, match=f"all among {NUM_ROWS}"):
+            look_up(torch.tensor([0, number]))
+        token_ids = torch.tensor([5, 3])
+        with torch.inference_mode(), recording(ResultMemory()) as recorded:
+            found = look_up(token_ids)
+        expected = table.rows(token_ids)
+        token_ids[0] = number
+        Program(recorded.calls).run()
+        assert found[0].isnan().all()
+        assert torch.equal(found[1], expected[1])
+
+
 def test_what_it_does_not_know_is_left_to_the_definition() -> None:
     dtype = torch.bfloat16
     powers = torch.full((NUM_ROWS, 5), 127, dtype=torch.uint8).view(torch.float8_e8m0fnu)
@@ -99,4 +131,4 @@ def test_what_it_does_not_know_is_left_to_the_definition() -> None:
         plain(4, 8, dtype),
     ]
     for table in tables:
-        assert make_packed_lookup(table) == table.rows
+        assert make_cpu_lookup(table) == table.rows

@@ -1,6 +1,7 @@
-"""Rows of a packed table looked up on CPUs, in one pass over their codes.
+"""Rows of a table looked up on CPUs, by kernels: what a decode begins with can be recorded, too.
 
-What comes out is the bits of `Packed.rows()`, whose ten operations take as long in a decode as half a layer.
+Of a packed table, in one pass over their codes, to the bits of `Packed.rows()`: its ten operations take as long in a
+decode as half a layer.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ import torch
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import has_avx512, per_isa
-from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_element, store_elements
+from pagemesh.kernels.jit.elements import (
+    ELEMENT_TYPES,
+    copy_elements,
+    load_element,
+    store_elements,
+)
 from pagemesh.kernels.jit.emit import F32, I8, I32, I64, LANES, VEC, VEC_I32, Emitter, int_lanes
 from pagemesh.kernels.jit.parallel import RowKernel, Values
 from pagemesh.kernels.linear.interface import Lookup
 from pagemesh.kernels.linear.packed import Codebook, GroupInt
 from pagemesh.kernels.linear.packed_parts import tables_of
 from pagemesh.kernels.linear.unpacking import looked_up
-from pagemesh.kernels.linear.weight import Plain
+from pagemesh.kernels.linear.weight import Dense, Plain
 
 _WHOLE: Final = {"uint8": I8, "int8": I8}
 _NUMBERS: Final = {"float32": F32, "float16": ir.HalfType(), "bfloat16": ELEMENT_TYPES["bfloat16"]}
@@ -48,30 +54,84 @@ class _Form(NamedTuple):
     tables: tuple[_Table, ...]
 
 
-def make_packed_lookup(table: Plain) -> Lookup:
-    """Rows of a table [rows, in], by a kernel where it has one for it."""
-    form = _form_of(table) if isinstance(table, GroupInt | Codebook) else None
-    if form is None:
-        return table.rows
-    assert isinstance(table, GroupInt | Codebook)
-    return _PackedLookup(table, form)
+def make_cpu_lookup(table: Plain) -> Lookup:
+    """See `make_lookup`."""
+    if isinstance(table, Dense) and table.tensor.stride(1) == 1:
+        return _DenseLookup(table.tensor)
+    if isinstance(table, GroupInt | Codebook):
+        form = _form_of(table)
+        if form is not None:
+            return _PackedLookup(table, form)
+    return table.rows
+
+
+class _DenseLookup:
+    def __init__(self, table: torch.Tensor) -> None:
+        self._table = table
+        size = table.element_size()
+        self._row_bytes = size * table.shape[1]
+        self._kernel = _compile_copy(self._row_bytes)
+        self._source = len(table), table.data_ptr(), size * table.stride(0)
+
+    def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
+        numbers = _checked(numbers, len(self._table))
+        output = torch.empty(len(numbers), self._table.shape[1], dtype=self._table.dtype)
+        arguments = (numbers.data_ptr(), output.data_ptr(), *self._source)
+        self._kernel.run(len(numbers), self._row_bytes, arguments)
+        return output
+
+
+@per_isa
+def _compile_copy(row_bytes: int) -> RowKernel:
+    # As they are, whatever they stand for.
+    size = 4 if row_bytes % 4 == 0 else 1
+    word = {4: I32, 1: I8}[size]
+
+    def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
+        b = e.builder
+        number = b.load(e.at(values["numbers"], row))
+        source = e.at(values["table"], b.mul(number, values["stride"]))
+        target = e.at(values["output"], b.mul(row, e.int64(row_bytes)))
+        source, target = (b.bitcast(each, word.as_pointer()) for each in (source, target))
+        with b.if_else(_is_there(e, number, values)) as (there, nowhere):
+            with there:
+                copy_elements(e, source, target, row_bytes // size)
+            with nowhere, e.loop(e.int64(0), e.int64(row_bytes // size)) as index:
+                # Of floats, no number.
+                b.store(ir.Constant(word, -1), e.at(target, index))
+
+    arguments = {"numbers": I64, "output": I8, "num_rows": None, "table": I8, "stride": None}
+    return RowKernel(arguments, emit_row)
 
 
 class _PackedLookup:
     def __init__(self, table: GroupInt | Codebook, form: _Form) -> None:
         self._kernel = _compile(form)
-        self._dtype, self._num_inputs = table.dtype, table.shape[1]
+        self._dtype, (self._num_rows, self._num_inputs) = table.dtype, table.shape
         self._num_groups = self._num_inputs // form.group_size
         tables = tables_of(table)
         self._kept = [table.codes, *(tables[each.name] for each in form.tables)]
-        self._addresses = [each.data_ptr() for each in self._kept]
+        self._source = self._num_rows, *(each.data_ptr() for each in self._kept)
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
-        numbers = numbers.contiguous()
+        numbers = _checked(numbers, self._num_rows)
         output = torch.empty(len(numbers), self._num_inputs, dtype=self._dtype)
-        arguments = (self._num_groups, numbers.data_ptr(), output.data_ptr(), *self._addresses)
+        arguments = (self._num_groups, numbers.data_ptr(), output.data_ptr(), *self._source)
         self._kernel.run(len(numbers), self._num_inputs, arguments)
         return output
+
+
+def _checked(numbers: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """Side by side; IndexError unless all are numbers of rows."""
+    values = numbers.tolist()
+    if values and not 0 <= min(values) <= max(values) < num_rows:
+        raise IndexError(f"rows {min(values)} to {max(values)} are not all among {num_rows}")
+    return numbers.contiguous()
+
+
+def _is_there(e: Emitter, number: ir.Value, values: Values) -> ir.Value:
+    """Whether there is such a row: when a kernel is run again, nobody else has looked."""
+    return e.builder.icmp_unsigned("<", number, values["num_rows"])
 
 
 def _form_of(table: GroupInt | Codebook) -> _Form | None:
@@ -96,11 +156,15 @@ def _compile(form: _Form) -> RowKernel:
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
         b = e.builder
         number = b.load(e.at(values["numbers"], row))
+        is_there = _is_there(e, number, values)
+        # Numbers of no row are none.
+        factor = b.select(is_there, ir.Constant(F32, 1.0), ir.Constant(F32, float("nan")))
+        number = b.select(is_there, number, e.int64(0))
         num_groups, size = values["num_groups"], e.int64(form.group_size)
         num_inputs = b.mul(num_groups, size)
         source, target = (b.mul(each, num_inputs) for each in (number, row))
         with e.loop(e.int64(0), num_groups) as group:
-            own = _Group(e, form, values, number, group)
+            own = _Group(e, form, values, (number, group), factor)
             begin = b.mul(group, size)
             end = b.add(begin, size)
             with e.loop(begin, end, LANES) as place:
@@ -108,7 +172,9 @@ def _compile(form: _Form) -> RowKernel:
                 store_elements(e, value, e.at(values["output"], b.add(target, place)), form.dtype)
 
     arguments = {"num_groups": None, "numbers": I64, "output": ELEMENT_TYPES[form.dtype]}
-    arguments |= {"codes": I8} | {each.name: _TYPES[each.dtype] for each in form.tables}
+    arguments |= {"num_rows": None, "codes": I8} | {
+        each.name: _TYPES[each.dtype] for each in form.tables
+    }
     return RowKernel(arguments, emit_row)
 
 
@@ -116,14 +182,20 @@ class _Group:
     """A group of a row: what becomes of its codes."""
 
     def __init__(
-        self, e: Emitter, form: _Form, values: Values, number: ir.Value, group: ir.Value
+        self,
+        e: Emitter,
+        form: _Form,
+        values: Values,
+        place: tuple[ir.Value, ir.Value],
+        factor: ir.Value,
     ) -> None:
+        """`place` is its row and group; its scale is multiplied by a factor, which is 1 or none."""
         self._e, self._values = e, values
-        self._number, self._group = number, group
+        self._number, self._group = place
         self._tables = {each.name: each for each in form.tables}
         scale = self._product("scales", "scale_units")
         assert scale is not None
-        self._scale = e.broadcast(scale)
+        self._scale = e.broadcast(e.builder.fmul(scale, factor))
         minimum = self._product("minimums", "minimum_units")
         self._minimum = None if minimum is None else e.broadcast(minimum)
         zero = self._float("zero_points")
