@@ -192,7 +192,7 @@ def _leave(run: Run) -> None:
 def _kill(run: Run) -> None:
     """SIGKILL for the worker in mid-answer."""
     dumped = run.dumped
-    with run.stream("killed", prompt=_STORY.format("ants"), max_tokens=1000) as read_on:
+    with run.stream("killed", prompt=_STORY.format("ants"), max_tokens=1900) as read_on:
         worker = until(lambda: _busy(dumped), "a worker runs the request")
         # What that worker has ended is sent by then.
         until(lambda: run.has_span("killed", "remote_prefill"), "the worker sends a span")

@@ -63,11 +63,9 @@ class CpuRunner:
 
     @torch.inference_mode()
     def launch(self, batch: Batch, progress: LayerProgress | None = None) -> ComputedStep:
-        """Compute all tokens of the batch and store their KV: everything but the sampling is then done.
-
-        Requests whose KV or logits are not finite are among the errors of the result. Unknown tokens are those
-        that the last launched batch sampled. Layers are told of when their KV is written.
-        """
+        """Compute all tokens of the batch and store their KV: everything but the sampling is then done. Requests whose KV or
+        logits are not finite are among the errors of the result. Unknown tokens are those that the last launched batch
+        sampled. Layers are told of when their KV is written."""
         inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
         if inputs.unknown:
             assert self._launched is not None, "the token of a step that never was"
@@ -79,14 +77,12 @@ class CpuRunner:
         in_one_call = rows.are_next_tokens and progress is None and self._decodes.takes(num_tokens)
         self._threads.use(num_tokens, in_one_call=in_one_call)
         places = rows.places(batch.sequences)
+        head: Head = self._model.logits
         if in_one_call:
-            logits = self._decodes.run(inputs, columns)
-            self._launched = ComputedStep(
-                rows, logits, lambda logits: logits, self._sampler, places
-            )
+            hidden, head = self._decodes.run(inputs, columns), lambda logits: logits
         else:
             hidden = self._compute(inputs, columns, rows, progress)
-            self._launched = ComputedStep(rows, hidden, self._model.logits, self._sampler, places)
+        self._launched = ComputedStep(rows, hidden, head, self._sampler, places)
         return self._launched
 
     def _compute(

@@ -51,17 +51,15 @@ class RecordedDecodes:
 
     def run(self, inputs: StepInputs, columns: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab], there until the next run, of N sequences that have one token each; as many as it takes.
-
-        `columns` are the tensors of `inputs.columns`.
-        """
+        `columns` are the numbers of `inputs.columns`."""
         assert self._decoder is not None, "it takes none"
         sequences = paged_sequences(inputs.sequences)
         num_blocks = sum(len(sequence.block_ids) for sequence in sequences)
         decode = self._decodes.get(len(sequences))
         if decode is None or num_blocks > decode.capacity.num_blocks:
-            least = _LEAST_BLOCKS * len(sequences)
             # Twice what is needed: as their contexts grow, sequences need more.
-            capacity = Capacity(len(sequences), max(least, 2 * num_blocks))
+            num_blocks = max(_LEAST_BLOCKS * len(sequences), 2 * num_blocks)
+            capacity = Capacity(len(sequences), num_blocks)
             decode = _Decode(self._model, self._decoder, capacity, self._num_layers)
             self._decodes[len(sequences)] = decode
         logits = decode.run(columns, sequences, self._memory)
@@ -102,8 +100,7 @@ class _Decode:
         self._columns.copy_(columns)
         self._plan.refill(sequences)
         if not self._programs:
-            self._slot_mapping = slot_mapping.clone()
-            self._record(memory)
+            self._record(slot_mapping.clone(), memory)
             return self._logits
         self._slot_mapping.copy_(slot_mapping)
         if self._entered:
@@ -119,7 +116,8 @@ class _Decode:
         token_ids, positions, _ = self._columns.unbind()
         return self._decoder.enter(token_ids, positions)
 
-    def _record(self, memory: ResultMemory) -> None:
+    def _record(self, slot_mapping: torch.Tensor, memory: ResultMemory) -> None:
+        self._slot_mapping = slot_mapping
         with recording(memory) as entering:
             entered = self._enter()
         first_calls = entering.calls

@@ -103,7 +103,5 @@ def break_token(model: LoadedModel, token_id: int) -> None:
     decoder: Any = model.decoder
     look_up = decoder._embedding._rows
     # A kernel's on a CPU; elsewhere the weight's own.
-    table = getattr(look_up, "_table", None)
-    if table is None:
-        table = look_up.__self__.tensor
+    (table,) = getattr(look_up, "kept", None) or [look_up.__self__.tensor]
     table[token_id] = torch.nan

@@ -136,13 +136,9 @@ class RowKernel:
     def run(
         self, num_rows: int, row_size: int, arguments: Sequence[int], *, in_pieces: bool = True
     ) -> None:
-        """Run it for all rows, of about `row_size` elements each.
-
-        Threads take a few rows after the other; or each takes its share at once, so that no two write to one page,
-        which would wait for each other where it is new.
-        """
-        shared = num_rows * row_size >= _MIN_SHARED_ELEMENTS
-        num_threads = torch.get_num_threads() if shared else 1
+        """Run it for all rows, of about `row_size` elements each: a few after the other for each thread, or its share
+        at once, so that no two write to one page, which would wait for each other where it is new."""
+        num_threads = 1 if num_rows * row_size < _MIN_SHARED_ELEMENTS else torch.get_num_threads()
         number = _ROWS_AT_ONCE if in_pieces else -(-num_rows // num_threads)
         values = (ctypes.c_int64 * (len(arguments) + 3))(0, num_rows, number, *arguments)
         run_parallel(self._function, values, num_threads)

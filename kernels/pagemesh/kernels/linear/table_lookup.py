@@ -6,6 +6,7 @@ decode as half a layer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -57,27 +58,39 @@ class _Form(NamedTuple):
 def make_cpu_lookup(table: Plain) -> Lookup:
     """See `make_lookup`."""
     if isinstance(table, Dense) and table.tensor.stride(1) == 1:
-        return _DenseLookup(table.tensor)
+        row_bytes = table.tensor.element_size() * table.shape[1]
+        stride = table.tensor.element_size() * table.tensor.stride(0)
+        return _TableLookup(table, _compile_copy(row_bytes), [table.tensor], stride)
     if isinstance(table, GroupInt | Codebook):
         form = _form_of(table)
         if form is not None:
-            return _PackedLookup(table, form)
+            tables = tables_of(table)
+            kept = [table.codes, *(tables[each.name] for each in form.tables)]
+            return _TableLookup(table, _compile(form), kept, table.shape[1] // form.group_size)
     return table.rows
 
 
-class _DenseLookup:
-    def __init__(self, table: torch.Tensor) -> None:
-        self._table = table
-        size = table.element_size()
-        self._row_bytes = size * table.shape[1]
-        self._kernel = _compile_copy(self._row_bytes)
-        self._source = len(table), table.data_ptr(), size * table.stride(0)
+class _TableLookup:
+    """`Lookup` by a kernel."""
+
+    def __init__(
+        self, table: Plain, kernel: RowKernel, kept: Sequence[torch.Tensor], size: int
+    ) -> None:
+        """`kept` is what the table lies in, and `size` the kernel's own."""
+        self.kept = kept
+        self._dtype, (self._num_rows, self._num_inputs) = table.dtype, table.shape
+        self._kernel = kernel
+        self._source = self._num_rows, size, *(each.data_ptr() for each in kept)
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
-        numbers = _checked(numbers, len(self._table))
-        output = torch.empty(len(numbers), self._table.shape[1], dtype=self._table.dtype)
+        values = numbers.tolist()
+        if values and not 0 <= min(values) <= max(values) < self._num_rows:
+            wrong = f"rows {min(values)} to {max(values)}"
+            raise IndexError(f"{wrong} are not all among {self._num_rows}")
+        numbers = numbers.contiguous()
+        output = torch.empty(len(values), self._num_inputs, dtype=self._dtype)
         arguments = (numbers.data_ptr(), output.data_ptr(), *self._source)
-        self._kernel.run(len(numbers), self._row_bytes, arguments)
+        self._kernel.run(len(values), self._num_inputs, arguments)
         return output
 
 
@@ -100,33 +113,8 @@ def _compile_copy(row_bytes: int) -> RowKernel:
                 # Of floats, no number.
                 b.store(ir.Constant(word, -1), e.at(target, index))
 
-    arguments = {"numbers": I64, "output": I8, "num_rows": None, "table": I8, "stride": None}
+    arguments = {"numbers": I64, "output": I8, "num_rows": None, "stride": None, "table": I8}
     return RowKernel(arguments, emit_row)
-
-
-class _PackedLookup:
-    def __init__(self, table: GroupInt | Codebook, form: _Form) -> None:
-        self._kernel = _compile(form)
-        self._dtype, (self._num_rows, self._num_inputs) = table.dtype, table.shape
-        self._num_groups = self._num_inputs // form.group_size
-        tables = tables_of(table)
-        self._kept = [table.codes, *(tables[each.name] for each in form.tables)]
-        self._source = self._num_rows, *(each.data_ptr() for each in self._kept)
-
-    def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
-        numbers = _checked(numbers, self._num_rows)
-        output = torch.empty(len(numbers), self._num_inputs, dtype=self._dtype)
-        arguments = (self._num_groups, numbers.data_ptr(), output.data_ptr(), *self._source)
-        self._kernel.run(len(numbers), self._num_inputs, arguments)
-        return output
-
-
-def _checked(numbers: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """Side by side; IndexError unless all are numbers of rows."""
-    values = numbers.tolist()
-    if values and not 0 <= min(values) <= max(values) < num_rows:
-        raise IndexError(f"rows {min(values)} to {max(values)} are not all among {num_rows}")
-    return numbers.contiguous()
 
 
 def _is_there(e: Emitter, number: ir.Value, values: Values) -> ir.Value:
@@ -171,10 +159,9 @@ def _compile(form: _Form) -> RowKernel:
                 value = own.scaled(_decoded(e, form, values["codes"], b.add(source, place)))
                 store_elements(e, value, e.at(values["output"], b.add(target, place)), form.dtype)
 
-    arguments = {"num_groups": None, "numbers": I64, "output": ELEMENT_TYPES[form.dtype]}
-    arguments |= {"num_rows": None, "codes": I8} | {
-        each.name: _TYPES[each.dtype] for each in form.tables
-    }
+    arguments = {"numbers": I64, "output": ELEMENT_TYPES[form.dtype]}
+    arguments |= {"num_rows": None, "num_groups": None, "codes": I8}
+    arguments |= {each.name: _TYPES[each.dtype] for each in form.tables}
     return RowKernel(arguments, emit_row)
 
 

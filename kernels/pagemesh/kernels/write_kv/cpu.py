@@ -31,9 +31,8 @@ class CpuKvWriter:
         # Of all memory there is, the kernel would write where it is told to.
         numbers = slots.tolist()
         if numbers and not 0 <= min(numbers) <= max(numbers) < num_slots:
-            raise IndexError(
-                f"slots {min(numbers)} to {max(numbers)} are not all among {num_slots}"
-            )
+            wrong = f"slots {min(numbers)} to {max(numbers)}"
+            raise IndexError(f"{wrong} are not all among {num_slots}")
         return slots.contiguous()
 
     def write(
@@ -57,16 +56,11 @@ class CpuKvWriter:
         dtype, stored = (str(each.dtype).removeprefix("torch.") for each in (heads, layer_kv))
         kept = StoredHeads(num_kv_heads, head_dim, dtype, stored, row_size)
         shape = _Shape(num_heads, kept, turn is not None, norm_eps)
-        memory = layer_kv.view(-1)
-        _compile(shape).run(
-            len(heads),
-            heads.shape[1] * head_dim,
-            (
-                *(heads.data_ptr(), heads.stride(0), memory.data_ptr(), slot_mapping.data_ptr()),
-                *(layer_kv.shape[1] * layer_kv.shape[2], factors, weight),
-                *((0, 0) if scales is None else (scale.data_ptr() for scale in scales)),
-            ),
-        )
+        arguments = [heads.data_ptr(), heads.stride(0), layer_kv.view(-1).data_ptr()]
+        num_slots = layer_kv.shape[1] * layer_kv.shape[2]
+        arguments += [slot_mapping.data_ptr(), num_slots, factors, weight]
+        arguments += [0, 0] if scales is None else [scale.data_ptr() for scale in scales]
+        _compile(shape).run(len(heads), heads.shape[1] * head_dim, arguments)
 
 
 class _Shape(NamedTuple):
