@@ -20,7 +20,7 @@ pytestmark = pytest.mark.costly
 PROMPT = [30 + (7 * i) % 400 for i in range(100)]
 """Six full blocks and four tokens."""
 
-NUM_TOKENS = 500
+NUM_TOKENS = 1000
 DECODERS = ("decode-0", "decode-1")
 USUAL = "cpu-fma-float32"
 

@@ -121,7 +121,7 @@ def test_a_request_whose_worker_is_killed_shows_both_workers_and_the_reason(
     stream = mesh.client().completions.create(
         model=MODEL,
         prompt=PROMPT,
-        max_tokens=600,
+        max_tokens=1800,
         stream=True,
         extra_headers=ids(trace_id, "killed-1"),
         extra_body={"ignore_eos": True},
