@@ -1,7 +1,6 @@
 """Rows of a table looked up on CPUs, by kernels: what a decode begins with can be recorded, too.
 
-Of a packed table, in one pass over their codes, to the bits of `Packed.rows()`: its ten operations take as long in a
-decode as half a layer.
+Of a packed table, in one pass over their codes, to the bits of `Packed.rows()`, which takes ten operations for it.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from pagemesh.kernels.linear.packed_parts import tables_of
 from pagemesh.kernels.linear.unpacking import looked_up
 from pagemesh.kernels.linear.weight import Dense, Plain
 
-_WHOLE: Final = {"uint8": I8, "int8": I8}
 _NUMBERS: Final = {"float32": F32, "float16": ir.HalfType(), "bfloat16": ELEMENT_TYPES["bfloat16"]}
-_TYPES: Final = _WHOLE | _NUMBERS
+_TYPES: Final = {"uint8": I8, "int8": I8} | _NUMBERS
 """How what codes are multiplied with lies in memory, by torch's names."""
 
 
@@ -97,8 +95,7 @@ class _TableLookup:
 @per_isa
 def _compile_copy(row_bytes: int) -> RowKernel:
     # As they are, whatever they stand for.
-    size = 4 if row_bytes % 4 == 0 else 1
-    word = {4: I32, 1: I8}[size]
+    size, word = (4, I32) if row_bytes % 4 == 0 else (1, I8)
 
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
         b = e.builder
