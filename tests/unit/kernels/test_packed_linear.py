@@ -31,6 +31,26 @@ def symmetric(out: int, inputs: int, dtype: torch.dtype, group: int = 32) -> Qua
     return GroupInt(dtype, codes(out, inputs // 2), halves(out, inputs // group), 4, group, 8)
 
 
+def scales_of_any_sign(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """And zeros of both."""
+    scales = (torch.randn(out, inputs // 32) / 100).half()
+    scales[torch.rand(scales.shape) < 0.1] *= 0
+    return GroupInt(dtype, codes(out, inputs // 2), scales, 4, 32, 8)
+
+
+def powers_apart(out: int, inputs: int, dtype: torch.dtype, most: int = 98) -> Quantised:
+    """Scales of a row's own size."""
+    most = min(most, 4) if dtype == torch.float16 else most
+    sizes = torch.exp2(torch.randint(-most, most + 1, (out, 1)).float())
+    scales = (1 + torch.rand(out, inputs // 32)).bfloat16() * sizes.bfloat16()
+    return GroupInt(dtype, codes(out, inputs // 2), scales, 4, 32, 8)
+
+
+def powers_far_apart(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
+    """Some of them nearer to the ends of bfloat16's exponents than powers of two may be moved."""
+    return powers_apart(out, inputs, dtype, 119)
+
+
 def zero_points(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
     zeros = codes(out, inputs // 64, 16)
     scales = halves(out, inputs // 64)
@@ -138,6 +158,7 @@ def floats(out: int, inputs: int, dtype: torch.dtype) -> Quantised:
 
 KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Quantised]]] = {
     "symmetric": symmetric,
+    "scales of any sign": scales_of_any_sign,
     "zero points": zero_points,
     "minimums": minimums,
     "centre and minimums": centre_and_minimums,
@@ -153,7 +174,12 @@ KINDS: Final[Mapping[str, Callable[[int, int, torch.dtype], Quantised]]] = {
     "powers of two": powers_of_two,
     "floats": floats,
 }
-all_kinds = pytest.mark.parametrize("kind", KINDS)
+KINDS_HERE: Final = {
+    **KINDS,
+    "powers apart": powers_apart,
+    "powers far apart": powers_far_apart,
+}
+all_kinds = pytest.mark.parametrize("kind", KINDS_HERE)
 dtypes = pytest.mark.parametrize("dtype", [BF16, torch.float16, torch.float32], ids=str)
 
 
@@ -179,7 +205,7 @@ def test_products_are_those_of_the_dense_weight(
 ) -> None:
     if kind in ("units", "small groups"):
         num_inputs = -(-num_inputs // 256) * 256
-    weight = KINDS[kind](num_outputs, num_inputs, dtype)
+    weight = KINDS_HERE[kind](num_outputs, num_inputs, dtype)
     assert form_of(weight, "singles") is not None
     bias = torch.randn(num_outputs).to(dtype)
     rows, residual = torch.randn(203, num_inputs).to(dtype), torch.randn(203, num_outputs).to(dtype)
@@ -195,7 +221,7 @@ def test_products_are_those_of_the_dense_weight(
 @isas
 @all_kinds
 def test_gates_and_ups_may_be_packed(isa: CpuIsa, kind: str) -> None:
-    weight = KINDS[kind](2 * 35, 512, BF16)
+    weight = KINDS_HERE[kind](2 * 35, 512, BF16)
     bias, rows = torch.randn(70).bfloat16(), torch.randn(40, 512).bfloat16()
     with using_isa(isa), torch.inference_mode():
         ours, dense = (
@@ -250,6 +276,37 @@ def test_packing_takes_no_more_than_codes_and_scales(kind: str, bits: float) -> 
     assert form is not None
     panels = place_panels(FormedRows(weight, form), torch.arange(64))
     assert panels.nbytes * 8 / (64 * 1024) <= bits
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [
+        ("symmetric", True),
+        ("scales of any sign", True),
+        ("powers apart", True),
+        ("powers far apart", False),
+        ("zero points", False),
+        ("centre and minimums", False),
+        ("bytes about a centre", False),
+        ("table", False),
+    ],
+)
+def test_digits_are_shared_where_scales_have_nothing_beside_them(kind: str, shares: bool) -> None:
+    form = form_of(KINDS_HERE[kind](64, 1024, BF16), "columns")
+    assert form is not None
+    assert form.shares_digits is shares
+
+
+@isas
+def test_what_a_scale_of_0_makes_0_adds_nothing(isa: CpuIsa) -> None:
+    weight = symmetric(40, 320, BF16)
+    weight.scales[:, ::2] = 0
+    weight.scales[7] = 0
+    rows = torch.randn(3, 320).bfloat16() * 1e3
+    with using_isa(isa), torch.inference_mode():
+        products = make_linear(weight)(rows)
+    assert torch.equal(products[:, 7], torch.zeros(3, dtype=BF16))
+    assert products[:, 8].all()
 
 
 @pytest.mark.parametrize("order", ["columns", "pairs"])

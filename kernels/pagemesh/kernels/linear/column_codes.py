@@ -1,19 +1,21 @@
 """Makes numbers of the codes of a column: 32 at a time, as a row of one of AMX's tiles.
 
 A code of 4 bits is a place in a table, which is made for each column and group of inputs: what its 16 codes stand for,
-rounded as the dense weight's numbers are. One instruction then looks up 32 of them.
+rounded as the dense weight's numbers are. One instruction then looks up 32 of them. Rounding takes longest of all this,
+so that it is done once for several of them where it can be (`DigitTables`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Final, NamedTuple, TypeAlias
 
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import has_avx512, has_byte_permutes
 from pagemesh.kernels.jit.emit import (
+    F32,
     I1,
     I8,
     I16,
@@ -42,6 +44,15 @@ _VECTOR_BYTES: Final = ir.VectorType(I8, len(_ALL_BYTES))
 _SHRUNK: Final = 256.0
 """By so much scales of floats of 8 bits are too large, which is exact."""
 
+_DIGITS: Final = (1, 3, 5, 7)
+"""A scale times these has the digits of all that it is multiplied with."""
+_FACTORS: Final = tuple(range(-8, 8)) * 2
+"""What it is multiplied with, in the entries of a table of two groups."""
+_DIGIT_COLUMNS: Final = LANES // len(_DIGITS)
+
+TableMaker: TypeAlias = Callable[[tuple[int, int]], ir.Value]
+"""Makes the table of two groups, by their numbers behind the first of the first block."""
+
 
 class ColumnCodes:
     """Emits it for one form of weights."""
@@ -53,6 +64,9 @@ class ColumnCodes:
         self._lifts = form.is_liftable and has_byte_permutes()
         is_centred = form.zero_points is None and form.minimums is None
         self._has_centred_table = is_centred and form.bits == 4 and has_avx512()
+        shares_digits = form.shares_digits and has_byte_permutes()
+        self._digit_tables = DigitTables(e) if shares_digits else None
+        self.columns_at_once = _DIGIT_COLUMNS if shares_digits else 2
         centre = form.centre if self._has_centred_table else 0
         self._entries = ir.Constant(VEC, [entry - centre for entry in entries(form)])
         """What codes of 4 bits stand for, before they are scaled."""
@@ -72,6 +86,18 @@ class ColumnCodes:
         if self._form.decode == "e4m3":
             return found._replace(scales=[b.fmul(half, e.splat(_SHRUNK)) for half in found.scales])
         return found
+
+    def groups(self, held: Held, block: ir.Value, first: ir.Value) -> list[ColumnGroups]:
+        """Of the columns that are unpacked at once, from the first of them on."""
+        e, tables = self._e, self._digit_tables
+        makers: Sequence[TableMaker | None] = [None] * self.columns_at_once
+        if tables is not None:
+            makers = tables.makers(held.scales, block, first)
+        columns = [e.builder.add(first, e.int64(index)) for index in range(self.columns_at_once)]
+        return [
+            ColumnGroups(e, self._form, held, block, column, maker)
+            for column, maker in zip(columns, makers, strict=True)
+        ]
 
     def pairs(self, raw: ir.Value, first: int, groups: ColumnGroups) -> list[ir.Value]:
         """Of the codes [32] of a column in a block, the pairs of each of its steps."""
@@ -173,10 +199,18 @@ class ColumnGroups:
     """What the codes of a column are multiplied with, in some blocks; each group is looked at once."""
 
     def __init__(
-        self, e: Emitter, form: PackedForm, held: Held, block: ir.Value, column: ir.Value
+        self,
+        e: Emitter,
+        form: PackedForm,
+        held: Held,
+        block: ir.Value,
+        column: ir.Value,
+        make_table: TableMaker | None,
     ) -> None:
+        """Where there is `make_table`, it makes the tables."""
         self._e, self._form, self._held = e, form, held
         self._block, self._column = block, column
+        self._make_table = make_table
         self._groups: dict[int, GroupVectors] = {}
         self._tables: dict[tuple[int, int], ir.Value] = {}
 
@@ -192,11 +226,15 @@ class ColumnGroups:
         """
         numbers = self._number(*first), self._number(*second)
         if numbers not in self._tables:
-            halves = [
-                scaled(self._e, self._form, entries, self._group(number), 0) for number in numbers
-            ]
-            self._tables[numbers] = round_to_pairs(self._e, *halves)
+            make = self._make_table or partial(self._rounded_table, entries)
+            self._tables[numbers] = make(numbers)
         return self._tables[numbers]
+
+    def _rounded_table(self, entries: ir.Value, numbers: tuple[int, int]) -> ir.Value:
+        halves = [
+            scaled(self._e, self._form, entries, self._group(number), 0) for number in numbers
+        ]
+        return round_to_pairs(self._e, *halves)
 
     def _number(self, step: int, half: int) -> int:
         """Of the group, from that of the first block on."""
@@ -215,6 +253,77 @@ class ColumnGroups:
             assert held[0] is not None
             self._groups[number] = GroupVectors(held[0], *held[1:])
         return self._groups[number]
+
+
+class DigitTables:
+    """Makes tables of two groups of 32 inputs whose codes stand for a scale times -8 to 7, for four columns at once.
+
+    Four of these products are rounded, and the others made of those: by a power of two, a sign, or as 0. No scale may be
+    so small or so large that this is not the same; what is scaled by 0 is 0 in either way if its codes stand for 0.
+    """
+
+    def __init__(self, e: Emitter) -> None:
+        self._e = e
+        factors = [float(digit) for digit in _DIGITS for _ in range(_DIGIT_COLUMNS)]
+        self._digits = ir.Constant(VEC, factors)
+        self._finish = constant_vector(I16, tuple(_finish(factor) for factor in _FACTORS))
+        self._places = [_places(column) for column in range(_DIGIT_COLUMNS)]
+        not_zero = ir.Constant(I64, sum(3 << 2 * i for i, factor in enumerate(_FACTORS) if factor))
+        # No constant where it is used, as for `ColumnCodes`.
+        self._not_zero = e.builder.bitcast(not_zero, ir.VectorType(I1, len(_ALL_BYTES)))
+
+    def makers(self, scales: ir.Value, block: ir.Value, first: ir.Value) -> list[TableMaker]:
+        """Of the tables of each column from the first on, in blocks of two groups from one on. `scales` are as in `Held`."""
+        e, b = self._e, self._e.builder
+        place = b.add(b.mul(block, e.int64(2 * COLUMNS)), first)
+        rounded = cache(partial(self._rounded, e.at(scales, place)))
+
+        def make(column: int, numbers: tuple[int, int]) -> ir.Value:
+            return self._table(rounded(numbers), self._places[column])
+
+        return [partial(make, column) for column in range(_DIGIT_COLUMNS)]
+
+    def _rounded(self, scales: ir.Value, numbers: tuple[int, int]) -> ir.Value:
+        """Of two groups, all that is rounded: bfloat16 [2, digits, columns], as bytes."""
+        e, b = self._e, self._e.builder
+        halves = []
+        for number in numbers:
+            place = e.at(scales, e.int64(number * COLUMNS))
+            four = b.load(b.bitcast(place, ir.VectorType(F32, _DIGIT_COLUMNS).as_pointer()))
+            four.align = 4 * _DIGIT_COLUMNS
+            spread = e.shuffle(four, four, [lane % _DIGIT_COLUMNS for lane in range(LANES)])
+            halves.append(b.fmul(self._digits, spread))
+        return b.bitcast(round_to_pairs(e, *halves), _VECTOR_BYTES)
+
+    def _table(self, rounded: ir.Value, places: ir.Value) -> ir.Value:
+        """Of what is rounded, that of a column: bfloat16 [2, 16], as pairs."""
+        e, b = self._e, self._e.builder
+        name = "llvm.x86.avx512.permvar.qi.512"
+        moved = e.intrinsic(name, _VECTOR_BYTES, rounded, places)
+        digits = b.select(self._not_zero, moved, ir.Constant(_VECTOR_BYTES, None))
+        return b.bitcast(b.add(b.bitcast(digits, _WORDS), self._finish), VEC_I32)
+
+
+def _places(column: int) -> ir.Constant:
+    """Of the bytes of a table, in what is rounded."""
+    words = [
+        (group * len(_DIGITS) + _DIGITS.index(_odd_part(factor))) * _DIGIT_COLUMNS + column
+        for group, factors in enumerate((_FACTORS[:LANES], _FACTORS[LANES:]))
+        for factor in factors
+    ]
+    return constant_vector(I8, tuple(2 * word + byte for word in words for byte in range(2)))
+
+
+def _finish(factor: int) -> int:
+    """What is added to the bits of a product with a factor's odd part: to its exponent and its sign; nothing to those of 0."""
+    power = (abs(factor) // _odd_part(factor)).bit_length()
+    return (max(power - 1, 0) << 7) - (1 << 15 if factor < 0 else 0)
+
+
+def _odd_part(factor: int) -> int:
+    """Of 0, 1: what it is the digits of is not looked at."""
+    size = abs(factor) or 1
+    return size // (size & -size)
 
 
 def _words(number: int) -> ir.Constant:

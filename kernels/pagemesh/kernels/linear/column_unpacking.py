@@ -59,7 +59,7 @@ class ColumnUnpacking:
         with b.if_else(b.icmp_signed("==", num_steps, self._e.int64(PART_STEPS))) as (whole, rest):
             with whole:
                 places, num_blocks = self._whole(opened, target)
-                self._each_pair(places, num_blocks, opened.held)
+                self._all_columns(places, num_blocks, opened.held)
             with rest:
                 self.emit_rest(opened, target, num_steps)
 
@@ -69,20 +69,25 @@ class ColumnUnpacking:
         column_bytes = b.mul(self._num_blocks(num_steps), e.int64(STEP_INPUTS))
         with e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
             places = _Places(opened.codes, opened.ahead, target, block, column_bytes)
-            self._each_pair(places, 1, opened.held)
+            self._all_columns(places, 1, opened.held)
 
     def emit_beside(
-        self, opened: OpenPart, target: ir.Value, beside: Callable[[ir.Value], None]
+        self,
+        opened: OpenPart,
+        target: ir.Value,
+        before: Callable[[ir.Value], None],
+        behind: Callable[[ir.Value], None],
     ) -> None:
-        """A part that has all steps. Beside each quarter of its columns is done what `beside` emits for a step."""
+        """A part that has all steps. Before and behind each quarter of its columns is done what these emit for a step."""
         e, b = self._e, self._e.builder
         places, num_blocks = self._whole(opened, target)
         per_step = COLUMNS // PART_STEPS
         with e.loop(e.int64(0), e.int64(PART_STEPS)) as step:
             first = b.mul(step, e.int64(per_step))
-            for pair in range(0, per_step, 2):
-                self._pair(places, num_blocks, b.add(first, e.int64(pair)), opened.held)
-            beside(step)
+            before(step)
+            for index in range(0, per_step, self._codes.columns_at_once):
+                self._columns(places, num_blocks, b.add(first, e.int64(index)), opened.held)
+            behind(step)
 
     def _whole(self, opened: OpenPart, target: ir.Value) -> tuple[_Places, int]:
         """Where a part that has all steps is, and its blocks."""
@@ -91,10 +96,10 @@ class ColumnUnpacking:
         first = self._e.int64(0)
         return _Places(opened.codes, opened.ahead, target, first, column_bytes), num_blocks
 
-    def _each_pair(self, places: _Places, num_blocks: int, held: Held) -> None:
+    def _all_columns(self, places: _Places, num_blocks: int, held: Held) -> None:
         e = self._e
-        with e.loop(e.int64(0), e.int64(COLUMNS), 2) as first:
-            self._pair(places, num_blocks, first, held)
+        with e.loop(e.int64(0), e.int64(COLUMNS), self._codes.columns_at_once) as first:
+            self._columns(places, num_blocks, first, held)
 
     def _num_blocks(self, num_steps: ir.Value) -> ir.Value:
         e, b, size = self._e, self._e.builder, self._block_steps
@@ -112,14 +117,14 @@ class ColumnUnpacking:
         scales, zeros, added = self._memory
         return Held(scales, found.zeros and zeros, found.added and added)
 
-    def _pair(self, places: _Places, num_blocks: int, first: ir.Value, held: Held) -> None:
-        """Two columns, which have a line for each block, of some blocks: of all of a part, or of one."""
+    def _columns(self, places: _Places, num_blocks: int, first: ir.Value, held: Held) -> None:
+        """Columns that are unpacked at once, of some blocks: of all of a part, or of one."""
         e, b = self._e, self._e.builder
-        line = b.mul(places.block, e.int64(LINE_BYTES))
-        line = e.at(places.ahead, b.add(b.mul(first, places.column_bytes), line))
-        for index in range(2):
+        size = self._codes.columns_at_once * STEP_INPUTS
+        own = b.add(b.mul(first, places.column_bytes), b.mul(places.block, e.int64(size)))
+        line = e.at(places.ahead, own)
+        for index, groups in enumerate(self._codes.groups(held, places.block, first)):
             column = b.add(first, e.int64(index))
-            groups = ColumnGroups(e, self._form, held, places.block, column)
             for block in range(num_blocks):
                 # One by one: of many lines that are asked for at once some wait, and so does what is to be loaded.
                 number, is_odd = divmod(index * num_blocks + block, 2)

@@ -42,6 +42,10 @@ _PIECE_CODES: Final = 1 << 21
 LIFT: Final = 1 << 15
 """The float32 of it and a code of 8 bits together has the code for its second lowest byte."""
 
+_ZEROS: Final = 0x88
+"""Two codes of 4 bits that stand for 0 if that is in their middle."""
+_MAX_SHARED_SCALE: Final = 2.0**100
+
 _FLOAT_DIGITS: Final = 24
 _MAX_LIFTED_SCALE: Final = 2.0**111
 _MIN_GROUP: Final = 16
@@ -104,6 +108,10 @@ class PackedForm(NamedTuple):
     is_liftable: bool
     """Whether a scale times the sum of LIFT and a code of 8 bits, or the centre, always fits a float32."""
 
+    shares_digits: bool
+    """Whether codes of 4 bits stand for a scale times -8 to 7, groups are a step's inputs, and what a scale is multiplied
+    with surely stays within bfloat16's exponents; the order is "columns"."""
+
     decode: Literal["int", "e4m3"] | tuple[float, ...]
     """What a code stands for; or the table in which it is a place."""
 
@@ -160,6 +168,7 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
         centre=weight.centre if isinstance(weight, GroupInt) else 0,
         is_exact=_is_exact(weight),
         is_liftable=_is_liftable(weight),
+        shares_digits=order == "columns" and group == STEP_INPUTS and _shares_digits(weight),
         decode=_decode(weight),
     )
 
@@ -175,7 +184,7 @@ def place_panels(formed: FormedRows, columns: torch.Tensor) -> torch.Tensor:
             raw = table.view(_RAW[table.dtype.itemsize])
             pack_table(raw, columns, _table_rows(weight, name, form), place)
         if form.order == "columns":
-            codes = _filled(_kept_codes(weight), COLUMN_LINE_BYTES)
+            codes = _filled(_line_codes(weight, form), COLUMN_LINE_BYTES)
             lines = CodeLines(form.bits, form.codes_offset, PART_INPUTS // _line_inputs(form))
             pack_lines(codes, columns, lines, place)
             return
@@ -257,6 +266,18 @@ def _kept_codes(weight: Packed) -> torch.Tensor:
     return weight.numbers.view(torch.uint8) if isinstance(weight, ScaledFp8) else weight.codes
 
 
+def _line_codes(weight: Packed, form: PackedForm) -> torch.Tensor:
+    """Kept codes, but where digits are shared for those with a scale of 0: they stand for 0 without it."""
+    codes = _kept_codes(weight)
+    if not form.shares_digits:
+        return codes
+    is_zero = tables_of(weight)["scales"] == 0
+    if is_zero.any():
+        codes = codes.clone()
+        codes.view(*is_zero.shape, -1)[is_zero] = _ZEROS
+    return codes
+
+
 def _codes(weight: Packed) -> torch.Tensor:
     """A byte for each, [out, in]."""
     kept = _kept_codes(weight)
@@ -312,3 +333,13 @@ def _is_liftable(weight: Packed) -> bool:
     digits = lifted.bit_length() - (lifted & -lifted).bit_length() + 1
     fits = digits + _NUMBER_DIGITS[weight.scales.dtype] <= _FLOAT_DIGITS
     return fits and bool(weight.scales.abs().amax() <= _MAX_LIFTED_SCALE)
+
+
+def _shares_digits(weight: Packed) -> bool:
+    if not isinstance(weight, GroupInt) or weight.bits != 4 or weight.centre != _ZEROS & 15:
+        return False
+    if len(tables_of(weight)) > 1:
+        return False
+    size = weight.scales.abs().float()
+    fits = (size <= _MAX_SHARED_SCALE) & ((size >= 1 / _MAX_SHARED_SCALE) | (size == 0))
+    return bool(fits.all())

@@ -157,11 +157,15 @@ class _PackedTileKernel:
             opened = self.unpacking.open(weight, ahead, part)
             before = b.sub(part, one)
 
+            def load_before(step: ir.Value) -> None:
+                with b.if_then(b.icmp_signed(">=", before, e.int64(0))):
+                    self._load_step(block, before, step)
+
             def multiply_before(step: ir.Value) -> None:
                 with b.if_then(b.icmp_signed(">=", before, e.int64(0))):
-                    self._multiply_step(block, before, step)
+                    self._multiply_step(block)
 
-            self.unpacking.emit_beside(opened, self._part(part), multiply_before)
+            self.unpacking.emit_beside(opened, self._part(part), load_before, multiply_before)
         last = b.sub(num_whole, one)
         with b.if_then(b.icmp_signed(">=", last, e.int64(0))):
             self._multiply(block, last, e.int64(PART_STEPS))
@@ -225,9 +229,11 @@ class _PackedTileKernel:
     def _multiply(self, block: _Block, part: ir.Value, num_steps: ir.Value) -> None:
         """Add steps of a part to the sums of one or two tiles of rows."""
         with self.e.loop(self.e.int64(0), num_steps) as step:
-            self._multiply_step(block, part, step)
+            self._load_step(block, part, step)
+            self._multiply_step(block)
 
-    def _multiply_step(self, block: _Block, part: ir.Value, step: ir.Value) -> None:
+    def _load_step(self, block: _Block, part: ir.Value, step: ir.Value) -> None:
+        """Its columns and rows."""
         e, b = self.e, self.b
         place = b.mul(step, e.int64(_STEP_BYTES // 2))
         left = b.bitcast(e.at(self._part(part), place), I8.as_pointer())
@@ -236,18 +242,27 @@ class _PackedTileKernel:
             self.tiles.load(_LEFT[half], own, e.int64(TILE_BYTES))
         number = b.add(b.mul(part, e.int64(PART_STEPS)), step)
 
-        def multiply(tile: int) -> None:
+        def load(tile: int) -> None:
             width = block.widths[tile]
             row_bytes = b.mul(self.argument["num_steps"], e.int64(TILE_BYTES))
             own = b.add(block.first_row, e.int64(tile * TILE_ROWS))
             begin = b.add(b.mul(own, row_bytes), b.mul(number, b.mul(width, e.int64(TILE_BYTES))))
             right = e.at(self.argument["inputs"], begin)
             self.tiles.load(_RIGHT[tile], right, b.mul(width, e.int64(4)))
+
+        load(0)
+        with b.if_then(b.icmp_signed(">", block.widths[1], e.int64(0))):
+            load(1)
+
+    def _multiply_step(self, block: _Block) -> None:
+        """The one that is loaded."""
+
+        def multiply(tile: int) -> None:
             for half in range(2):
                 self.tiles.multiply(_SUMS[half][tile], _LEFT[half], _RIGHT[tile])
 
         multiply(0)
-        with b.if_then(b.icmp_signed(">", block.widths[1], e.int64(0))):
+        with self.b.if_then(self.b.icmp_signed(">", block.widths[1], self.e.int64(0))):
             multiply(1)
 
     def _finish(self, item: TileItem) -> None:
@@ -261,22 +276,23 @@ class _PackedTileKernel:
             with shared, e.loop(begin, end, TILE_ROWS) as tile:
                 with e.loop(first, last) as panel:
                     own = b.mul(b.sub(tile, begin), e.int64(COLUMNS))
-                    self._turn(e.at(self.items.sums(panel, first), own), b.sub(panel, first))
+                    target = b.mul(b.sub(panel, first), e.int64(TILE_ROWS * COLUMNS))
+                    squares = e.at(self.items.sums(panel, first), own)
+                    _turn(e, squares, e.at(self.rows, target))
                 tile_end = self.items.least(b.add(tile, e.int64(TILE_ROWS)), end)
                 with e.loop(tile, tile_end) as row, e.loop(first, last) as panel:
                     own = b.mul(b.sub(panel, first), e.int64(TILE_ROWS))
                     place = b.mul(b.add(own, b.sub(row, tile)), e.int64(COLUMNS))
                     self.epilogue.finish(row, panel, e.at(self.rows, place))
 
-    def _turn(self, squares: ir.Value, number: ir.Value) -> None:
-        """Of a tile of rows, the sums with a panel: row by row."""
-        e, b = self.e, self.b
-        target = e.at(self.rows, b.mul(number, e.int64(TILE_ROWS * COLUMNS)))
-        for half in range(2):
-            begin = half * _SQUARE
-            lines = [
-                e.load(e.at(squares, e.int64(begin + line * TILE_ROWS)), 64)
-                for line in range(TILE_ROWS)
-            ]
-            for row, vector in enumerate(transposed(e, lines)):
-                e.store(vector, e.at(target, e.int64(row * COLUMNS + half * TILE_ROWS)), 64)
+
+def _turn(e: Emitter, squares: ir.Value, target: ir.Value) -> None:
+    """Of a tile of rows, the sums with a panel: row by row."""
+    for half in range(2):
+        begin = half * _SQUARE
+        lines = [
+            e.load(e.at(squares, e.int64(begin + line * TILE_ROWS)), 64)
+            for line in range(TILE_ROWS)
+        ]
+        for row, vector in enumerate(transposed(e, lines)):
+            e.store(vector, e.at(target, e.int64(row * COLUMNS + half * TILE_ROWS)), 64)
