@@ -3,6 +3,9 @@ maximum with an index compares one by one."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -29,14 +32,30 @@ def arg_max(
     if logits.device.type != "cpu":
         greatest = logits.float().max(dim=-1)
         return greatest.values, greatest.indices
-    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
-    num_rows, size = logits.shape
-    values = torch.empty(num_rows, dtype=torch.float32)
-    if indices is None:
-        indices = torch.empty(num_rows, dtype=torch.int64)
-    addresses = (logits.data_ptr(), logits.stride(0), values.data_ptr(), indices.data_ptr())
-    _compile(size, logits.dtype).run(num_rows, size, addresses)
-    return values, indices
+    return ArgMax(indices)(logits)
+
+
+class ArgMax:
+    """`arg_max` on a CPU. What is asked of torch about logits is asked once of those that come again and again: behind a
+    step's weights that takes longer than the kernel."""
+
+    def __init__(self, indices: torch.Tensor | None = None) -> None:
+        self._given = indices
+        self._seen: Callable[[], torch.Tensor | None] = lambda: None
+
+    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values and indices, there until the next call."""
+        if self._seen() is not logits:
+            dense = logits if logits.stride(-1) == 1 else logits.contiguous()
+            num_rows, size = dense.shape
+            values, indices = torch.empty(num_rows, dtype=torch.float32), self._given
+            if indices is None:
+                indices = torch.empty(num_rows, dtype=torch.int64)
+            addresses = (dense.data_ptr(), dense.stride(0), values.data_ptr(), indices.data_ptr())
+            self._run = partial(_compile(size, dense.dtype).run, num_rows, size, addresses)
+            self._seen, self._found = weakref.ref(dense), (values, indices)
+        self._run()
+        return self._found
 
 
 @per_isa

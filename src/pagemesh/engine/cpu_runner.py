@@ -72,27 +72,25 @@ class CpuRunner:
             sampled = self._launched.result().token_ids
             inputs.columns[0, inputs.unknown] = [sampled[row] for row in inputs.previous_rows]
         rows = StepRows(inputs.sequences, self._vocab_size)
-        columns = torch.from_numpy(inputs.columns)
-        num_tokens = columns.shape[1]
+        num_tokens = inputs.columns.shape[1]
         in_one_call = rows.are_next_tokens and progress is None and self._decodes.takes(num_tokens)
         self._threads.use(num_tokens, in_one_call=in_one_call)
         places = rows.places(batch.sequences)
         head: Head = self._model.logits
         if in_one_call:
-            hidden, head = self._decodes.run(inputs, columns), lambda logits: logits
+            hidden, head = self._decodes.run(inputs), lambda logits: logits
         else:
-            hidden = self._compute(inputs, columns, rows, progress)
+            hidden = self._compute(inputs, rows, progress)
         self._launched = ComputedStep(rows, hidden, head, self._sampler, places)
         return self._launched
 
     def _compute(
         self,
         inputs: StepInputs,
-        columns: torch.Tensor,
         rows: StepRows,
         progress: LayerProgress | None,
     ) -> torch.Tensor:
-        token_ids, positions, slots = columns
+        token_ids, positions, slots = torch.from_numpy(inputs.columns)
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
         selection = rows.selection()
         needed = None if selection is None else torch.from_numpy(selection)
@@ -189,7 +187,7 @@ class ComputedStep:
         if not rows.sampled:
             self._result = StepResult((), {}, prompt_logprobs, states, errors)
             return
-        logits = self._head(hidden[: len(rows.sampled)])
+        logits = self._head(hidden if rows.are_next_tokens else hidden[: len(rows.sampled)])
         samples = self._sampler.launch(logits, rows.sampled).read()
         token_ids = [samples.token_ids[place] for place in self._places]
         errors |= samples.errors

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 import torch
 
@@ -49,9 +51,8 @@ class RecordedDecodes:
         the model computes with anything but kernels of this project."""
         return self._decoder is not None and num_sequences <= MAX_SEQUENCES
 
-    def run(self, inputs: StepInputs, columns: torch.Tensor) -> torch.Tensor:
-        """Logits [N, vocab], there until the next run, of N sequences that have one token each; as many as it takes.
-        `columns` are the numbers of `inputs.columns`."""
+    def run(self, inputs: StepInputs) -> torch.Tensor:
+        """Logits [N, vocab], there until the next run, of N sequences that have one token each; as many as it takes."""
         assert self._decoder is not None, "it takes none"
         sequences = paged_sequences(inputs.sequences)
         num_blocks = sum(len(sequence.block_ids) for sequence in sequences)
@@ -62,7 +63,7 @@ class RecordedDecodes:
             capacity = Capacity(len(sequences), num_blocks)
             decode = _Decode(self._model, self._decoder, capacity, self._num_layers)
             self._decodes[len(sequences)] = decode
-        logits = decode.run(columns, sequences, self._memory)
+        logits = decode.run(inputs.columns, sequences, self._memory)
         if decode.others:
             # What was computed is right; it only cannot be run again.
             log.debug("decodes are not recorded", because_of=sorted(set(decode.others)))
@@ -85,24 +86,28 @@ class _Decode:
         self._decoder = decoder
         self._num_layers = num_layers
         self._plan = model.make_reusable_plan(capacity)
-        self._columns = torch.empty(3, capacity.num_sequences, dtype=torch.int64)
+        self._numbers = np.empty((3, capacity.num_sequences), np.int64)
+        self._columns = torch.from_numpy(self._numbers)
         self._entered: list[torch.Tensor] = []
         """What the layers begin with, where that is made anew each time: by other operations than kernels."""
-        self._slot_mapping = torch.empty(0)
+        self._slots = self._columns[2]
         self._logits = torch.empty(0)
         self._programs: list[Program] = []
 
     def run(
-        self, columns: torch.Tensor, sequences: Sequence[PagedSequence], memory: ResultMemory
+        self,
+        columns: npt.NDArray[np.int64],
+        sequences: Sequence[PagedSequence],
+        memory: ResultMemory,
     ) -> torch.Tensor:
         """Logits [N, vocab], there until the next decode of any number of sequences."""
-        slot_mapping = self._model.slot_mapping(columns[2])
-        self._columns.copy_(columns)
+        self._numbers[:] = columns
+        # The slots as they are, where they are.
+        slot_mapping = self._model.slot_mapping(self._slots)
         self._plan.refill(sequences)
         if not self._programs:
-            self._record(slot_mapping.clone(), memory)
+            self._record(slot_mapping, memory)
             return self._logits
-        self._slot_mapping.copy_(slot_mapping)
         if self._entered:
             for kept, new in zip(self._entered, self._enter(), strict=True):
                 kept.copy_(new)
@@ -117,7 +122,6 @@ class _Decode:
         return self._decoder.enter(token_ids, positions)
 
     def _record(self, slot_mapping: torch.Tensor, memory: ResultMemory) -> None:
-        self._slot_mapping = slot_mapping
         with recording(memory) as entering:
             entered = self._enter()
         first_calls = entering.calls
@@ -133,7 +137,7 @@ class _Decode:
             if number and number % self._num_layers == 0:
                 ends.append(len(first_calls) + len(recorded.calls))
 
-        step = self._model.over_kv(self._slot_mapping, self._plan, on_layer=on_layer)
+        step = self._model.over_kv(slot_mapping, self._plan, on_layer=on_layer)
         with recording(memory) as recorded:
             self._logits = self._decoder.logits(self._decoder.run_layers(entered, step, None))
         self.others = recorded.others

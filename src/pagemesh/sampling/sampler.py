@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from pagemesh.errors import PagemeshError
-from pagemesh.kernels.arg_max import arg_max
+from pagemesh.kernels.arg_max import ArgMax
 from pagemesh.kernels.logprobs import TokenScores, make_token_scorer
 from pagemesh.kernels.sampling import NOT_FINITE, NOTHING_LEFT, SamplingPlan, make_token_chooser
 from pagemesh.sampling.logprobs import TOP_SIZES, TokenLogprobs
@@ -47,6 +47,7 @@ class Sampler:
         self._transfers = transfers or LocalTransfers()
         self._choose = make_token_chooser(vocab_size, device)
         self._score = make_token_scorer(device)
+        self._arg_max = ArgMax()
 
     def launch(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> PendingSamples:
         """Choose one token for each row of logits [R, vocab], which stay as they are; does not wait.
@@ -58,7 +59,7 @@ class Sampler:
         scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
         is_planned = needs_plan(rows)
         if not scored and not is_planned and isinstance(self._transfers, LocalTransfers):
-            return _likeliest(logits, rows)
+            return self._likeliest(logits, rows)
         arrays: Arrays = {}
         refused: Mapping[str, PagemeshError] = {}
         if is_planned:
@@ -95,6 +96,15 @@ class Sampler:
         self._score(logits, asked["rows"], asked["token_ids"], TokenScores(**results.tensors))
         results.send()
         return PendingScores(token_ids, num_top, results)
+
+    def _likeliest(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> PendingSamples:
+        """On a CPU, without a plan or scores: the arg-max, and next to nothing beside it. Recorded decodes leave their
+        logits in one tensor."""
+        best, token_ids = self._arg_max(logits)
+        # NaN for a row that has one.
+        flags = [0 if math.isfinite(value) else NOT_FINITE for value in best.tolist()]
+        read = {"token_ids": token_ids, "flags": array("i", flags)}
+        return PendingSamples(rows, (), {}, token_ids, lambda: read)
 
     def _upload(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         tensors = self._transfers.upload(list(arrays.values()))
@@ -173,14 +183,6 @@ class PendingScores:
         return Scores(
             _to_logprobs(scores, self._token_ids, num_top), bool(scores.norms.isfinite().all())
         )
-
-
-def _likeliest(logits: torch.Tensor, rows: Sequence[SampledRow]) -> PendingSamples:
-    """On a CPU, without a plan or scores: the arg-max, and next to nothing beside it."""
-    best, token_ids = arg_max(logits)
-    # NaN for a row that has one.
-    flags = array("i", [0 if math.isfinite(value) else NOT_FINITE for value in best.tolist()])
-    return PendingSamples(rows, (), {}, token_ids, lambda: {"token_ids": token_ids, "flags": flags})
 
 
 def _to_logprobs(

@@ -80,7 +80,7 @@ def test_a_recorded_decode_is_the_same_bits(
         for layer in runner.kv.layers:
             layer.view(-1, *layer.shape[3:])[inputs.columns[2]] = 0
         with noting_calls() as calls:
-            logits = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
+            logits = runner._decodes.run(inputs)
         assert torch.equal(logits, expected)
         assert all(torch.equal(one, other) for one, other in zip(kv, runner.kv.layers, strict=True))
         # One call for all kernels; beside it, those of what the layers begin with, if any.
@@ -97,11 +97,10 @@ def test_a_decode_is_cut_between_layers_where_they_have_many_weights(
     inputs = decodes(draw, 3, 60)
 
     def num_calls(runner: CpuRunner) -> int:
-        columns = torch.from_numpy(inputs.columns)
         expected = by_kernels(runner, inputs)
-        runner._decodes.run(inputs, columns)
+        runner._decodes.run(inputs)
         with noting_calls() as calls:
-            logits = runner._decodes.run(inputs, columns)
+            logits = runner._decodes.run(inputs)
         assert torch.equal(logits, expected)
         return len(calls)
 
@@ -127,7 +126,7 @@ def test_contexts_may_grow_beyond_what_was_recorded(
     runner = make_runner("Llama GQA", tmp_path)
     for longest in (10, 60, 120):
         inputs = decodes(draw, 3, longest)
-        logits = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
+        logits = runner._decodes.run(inputs)
         assert torch.equal(logits, by_kernels(runner, inputs))
 
 
@@ -144,7 +143,7 @@ def test_large_decodes_and_models_that_need_other_operations_are_computed_as_eve
         inputs = decodes(draw, 2, 50)
         # What was to be recorded is right, whatever came of it.
         assert runner._decodes.takes(2)
-        logits = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
+        logits = runner._decodes.run(inputs)
         assert torch.equal(logits, by_kernels(runner, inputs))
         assert not runner._decodes.takes(2)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pagemesh.kernels.arg_max import arg_max
+from pagemesh.kernels.arg_max import ArgMax, arg_max
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from tests.support.cpu_isas import isas
 
@@ -47,3 +47,13 @@ def test_rows_may_lie_in_any_way() -> None:
     for view in (logits.T, logits[:, 3:9], logits[::3]):
         assert torch.equal(arg_max(view)[1], view.max(dim=-1).indices)
     assert arg_max(logits[:0])[1].tolist() == []
+
+
+def test_of_logits_that_come_again_what_they_are_by_then_counts() -> None:
+    find = ArgMax()
+    first, second = torch.randn(3, 50), torch.randn(5, 40)
+    for logits in (first, first, second, second.T, second[:, 3:9], first):
+        logits.copy_(torch.randn(logits.shape))
+        values, indices = find(logits)
+        assert torch.equal(values, logits.max(dim=-1).values)
+        assert torch.equal(indices, logits.max(dim=-1).indices)

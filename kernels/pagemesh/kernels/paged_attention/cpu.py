@@ -201,6 +201,8 @@ class CpuReusablePlan:
         self._capacity = capacity
         self._num_sequences = 0
         self._tables = np.zeros(capacity.num_blocks, np.int64)
+        self._ids: list[int] = []
+        """Those in the tables."""
         num_items = capacity.num_sequences * attention.shape.num_kv_heads
         self._items = {
             window: np.tile(np.array(_NO_QUERIES, np.int64), (num_items, 1)) for window in windows
@@ -215,9 +217,13 @@ class CpuReusablePlan:
         for row, (_, context, block_ids) in enumerate(sequences):
             places.append((row, len(ids), context))
             ids += block_ids[: -(-context // shape.block_size)]
-        tables = self._tables[: len(ids)]
-        tables[:] = ids
-        check_tables(tables, shape.num_blocks)
+        if ids != self._ids:
+            # Most steps begin no block.
+            self._ids = []
+            tables = self._tables[: len(ids)]
+            tables[:] = ids
+            check_tables(tables, shape.num_blocks)
+            self._ids = ids
         # Where contexts are in order, they ascend: threads end together when the longest come first.
         places.reverse()
         num_keys = self._attention.num_keys
