@@ -148,13 +148,17 @@ class Measurement:
         self._engine.generate([self._fresh(STREAM[0], 4)])
         self._engine.generate([self._fresh(TOGETHER[1], 2) for _ in range(TOGETHER[0])])
 
-    def round(self, rate: float) -> None:
-        """Every figure once; memory was read at so many GB/s."""
+    def round(self) -> None:
+        """Every figure once."""
         time.sleep(SETTLE_S)
+        # Beside the stream: within a round a shared machine's memory becomes faster or slower.
+        rates = read_rate(NUM_READS)
         # Of a virtual machine that had nothing to do, the first to read the weights again may wait for the host's pages.
         self._engine.generate([self._fresh(*STREAM)])
         seconds = self._seconds_per_step(1, *STREAM)
         self.samples["one stream, ms/token"].append(seconds * 1e3)
+        rate = median(rates + read_rate(NUM_READS))
+        self.samples["memory read beside it, GB/s"].append(rate)
         self.samples["one stream, share of reads"].append(self._token_bytes / seconds / 1e9 / rate)
         number = TOGETHER[0]
         seconds = self._seconds_per_step(*TOGETHER)
@@ -205,10 +209,8 @@ def compare(
         for measurement in measurements.values():
             measurement.warm_up()
         for _ in range(num_rounds):
-            time.sleep(SETTLE_S)
-            rate = median(read_rate(NUM_READS))
             for measurement in measurements.values():
-                measurement.round(rate)
+                measurement.round()
         for measurement in measurements.values():
             measurement.end()
     return {way: measurement.samples for way, measurement in measurements.items()}
