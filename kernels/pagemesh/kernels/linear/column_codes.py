@@ -321,7 +321,7 @@ def _finish(factor: int) -> int:
 
 
 def _odd_part(factor: int) -> int:
-    """Of 0, 1: what it is the digits of is not looked at."""
+    """1 of 0, whose digits nobody looks at."""
     size = abs(factor) or 1
     return size // (size & -size)
 
