@@ -46,7 +46,7 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
                 num_weights * ITEM,
                 2.0 * num_weights * number,
                 {
-                    "ours": partial(runner._decodes.run, inputs, columns),
+                    "ours": partial(runner._decodes.run, inputs),
                     "kernel by kernel": partial(_by_kernels, runner._model, inputs, columns),
                 },
                 aim=0.85 if name == "160M" and number == 1 else None,
