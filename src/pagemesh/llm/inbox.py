@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Condition
 from types import TracebackType
@@ -35,13 +35,13 @@ class Inbox:
         self._is_due = False
         self._changed = Condition()
 
-    def put(self, outputs: Iterable[RequestOutput]) -> None:
+    def put(self, outputs: Sequence[RequestOutput]) -> None:
         """Add a step's outputs; any thread."""
+        is_due = self._eager or any(output.finish_reason is not None for output in outputs)
         with self._changed:
-            for output in outputs:
-                self._outputs.append(output)
-                self._is_due |= self._eager or output.finish_reason is not None
-            if self._is_due:
+            self._outputs += outputs
+            if is_due:
+                self._is_due = True
                 self._changed.notify()
 
     def get(self) -> list[RequestOutput]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from math import prod
@@ -33,9 +32,8 @@ _ALIGNMENT: Final = 16
 """Of every tensor that shares memory with others, in bytes: what the widest accesses of a device need."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledRow:
-    """What one row of logits is sampled for."""
+class SampledRow(NamedTuple):
+    """What one row of logits is sampled for. A tuple, because hundreds are made in every step."""
 
     request_id: str
     params: SamplingParams

@@ -87,10 +87,11 @@ class KvCacheManager:
 
     def grow(self, request: Request, num_tokens: int = 1) -> bool:
         """Make room for the KV of so many tokens more; False when the pool has too few blocks."""
-        num_wanted = self._num_blocks(request.num_launched_tokens + num_tokens)
-        num_missing = num_wanted - len(request.block_ids)
-        if num_missing <= 0:
+        num_slots = len(request.block_ids) * self._block_size
+        num_lacking = request.num_launched_tokens + num_tokens - num_slots
+        if num_lacking <= 0:
             return True
+        num_missing = self._num_blocks(num_lacking)
         if not self._pool.can_allocate(num_missing):
             return False
         request.block_ids += self._pool.allocate(num_missing)

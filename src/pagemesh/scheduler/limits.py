@@ -130,15 +130,14 @@ class StopRules:
         """Why the request ends with its last token, or None when it goes on."""
         if request.constraint is not None and request.constraint.is_over:
             return FinishReason.STOP
-        sampling = request.spec.sampling
-        if request.num_generated_tokens > sampling.min_tokens:
-            token_id = request.token_ids[-1]
+        sampling, token_ids = request.spec.sampling, request.token_ids
+        num_tokens = len(token_ids)
+        if num_tokens - request.num_prompt_tokens > sampling.min_tokens:
+            token_id = token_ids[-1]
             is_eos = token_id in self.eos_token_ids and not sampling.ignore_eos
             if is_eos or token_id in sampling.stop_token_ids:
                 return FinishReason.STOP
-        if len(request.token_ids) >= request.max_total_tokens:
-            return FinishReason.LENGTH
-        return None
+        return FinishReason.LENGTH if num_tokens >= request.max_total_tokens else None
 
     def suppressed(self, request: Request, num_unknown: int = 0) -> tuple[int, ...]:
         """Tokens that must not be sampled next: all that would stop the request before min_tokens.

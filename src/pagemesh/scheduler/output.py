@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.kv import KvExport, KvGrant, KvProgress
@@ -13,8 +11,6 @@ from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.kv_cache import KvCacheManager
 from pagemesh.scheduler.request import Request
-
-_NOTHING: Final = RequestOutput("")
 
 
 class StepOutputBuilder:
@@ -42,22 +38,26 @@ class StepOutputBuilder:
         embedding: bytes | None = None,
     ) -> None:
         """A new token of a request with its log probabilities, or its end, or both; or its embedding."""
-        known = self._outputs.get(request.request_id, _NOTHING)
         output = RequestOutput(
             request.request_id,
-            (*known.token_ids, *token_ids),
+            token_ids,
             reason,
             error,
-            num_cached_tokens=request.num_cached_tokens or 0,
-            num_received_tokens=request.num_received_tokens,
-            logprobs=known.logprobs,
-            prompt_logprobs=known.prompt_logprobs,
-            cumulative_logprob=known.cumulative_logprob,
+            request.num_cached_tokens or 0,
+            request.num_received_tokens,
             embedding=embedding,
         )
+        known = self._outputs.get(request.request_id)
+        if known is not None:
+            output = output._replace(
+                token_ids=(*known.token_ids, *token_ids),
+                logprobs=known.logprobs,
+                prompt_logprobs=known.prompt_logprobs,
+                cumulative_logprob=known.cumulative_logprob,
+            )
         if logprobs is not None:
             output = output._replace(
-                logprobs=(*(known.logprobs or ()), logprobs),
+                logprobs=(*(output.logprobs or ()), logprobs),
                 cumulative_logprob=request.cumulative_logprob,
             )
         if token_ids and request.prompt_logprobs:

@@ -104,7 +104,7 @@ class Scheduler:
         """
         next_tokens = iter(result.token_ids)
         counts = None if result.num_sampled is None else iter(result.num_sampled)
-        errors, pooled = result.errors, result.pooled_states
+        errors, pooled, logprobs = result.errors, result.pooled_states, result.logprobs
         for request, sequence in zip(self._in_flight.complete(batch), batch.sequences, strict=True):
             token_id = None
             more: Iterable[int] = ()
@@ -128,8 +128,8 @@ class Scheduler:
             if result.prompt_logprobs:
                 request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
             if token_id is not None:
-                logprobs = result.logprobs.get(sequence.request_id)
-                has_ended = self.requests.append_token(request, token_id, logprobs)
+                scores = logprobs.get(sequence.request_id) if logprobs else None
+                has_ended = self.requests.append_token(request, token_id, scores)
                 if more and not has_ended:
                     has_ended = _append_more(self.requests, self._kv_cache, request, more)
                 if has_ended:

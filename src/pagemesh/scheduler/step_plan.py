@@ -50,49 +50,59 @@ class StepPlan:
 
         When no known token is missing, that is the one in flight.
         """
-        if self._num_tokens_left == 0:
+        num_left = self._num_tokens_left
+        if num_left == 0:
             return
-        start = request.num_launched_tokens
-        num_tokens = len(request.token_ids)
-        num_unknown = 0 if start < num_tokens else 1
-        num_tokens += num_unknown
-        end = min(num_tokens, start + self._num_tokens_left)
-        vector = request.vector
-        is_sampled = end == num_tokens and vector is None
-        sampling = request.spec.sampling
-        suppressed: tuple[int, ...] = ()
-        if is_sampled and (sampling.min_tokens or request.constraint is not None):
-            # Asked only where there can be any: most requests have none, and hundreds are in a step.
-            suppressed = self._stop_rules.suppressed(request, num_unknown)
-        self.sequences.append(
-            ScheduledSequence(
-                request_id=request.request_id,
-                token_ids=_UNKNOWN if num_unknown else request.token_ids[start:end],
-                start=start,
-                block_ids=request.block_ids,
-                sampling=sampling if is_sampled else None,
-                suppressed_token_ids=suppressed,
-                rules=request.rules if is_sampled else None,
-                constraint=request.constraint if is_sampled else None,
-                pooled=None if vector is None else vector.wanted(start, end),
-                prompt_targets=(
-                    None
-                    if sampling.prompt_logprobs is None
-                    else _prompt_targets(request, start, end, sampling.prompt_logprobs)
-                ),
-                previous_row=request.sampled_row if num_unknown else None,
-            )
-        )
+        spec, token_ids, start = request.spec, request.token_ids, request.num_launched_tokens
+        end = len(token_ids)
+        is_known = start < end
+        has_all = True
+        if not is_known:
+            end = start + 1
+        elif end - start > num_left:
+            has_all, end = False, start + num_left
+        chunk = token_ids[start:end] if is_known else _UNKNOWN
+        if has_all and request.vector is None:
+            sequence = self._sampled(request, chunk, is_known=is_known)
+        else:
+            sequence = ScheduledSequence(request.request_id, chunk, start, request.block_ids, None)
+        if request.vector is not None:
+            sequence = sequence._replace(pooled=request.vector.wanted(start, end))
+        if spec.sampling.prompt_logprobs is not None:
+            targets = _prompt_targets(request, start, end, spec.sampling.prompt_logprobs)
+            sequence = sequence._replace(prompt_targets=targets)
+        self.sequences.append(sequence)
         self.requests.append(request)
-        if request.spec.hold_blocks:
+        if spec.hold_blocks:
             num_exported = min(end, request.num_given_tokens)
             self.exports.append(ExportedChunk(request.request_id, num_exported, end - start))
         request.num_in_flight += 1
         request.num_launched_tokens = end
-        if is_sampled:
-            request.sampled_row = self._num_sampled
-            self._num_sampled += 1
-        self._num_tokens_left -= end - start
+        self._num_tokens_left = num_left - (end - start)
+
+    def _sampled(
+        self, request: Request, chunk: Sequence[int], *, is_known: bool
+    ) -> ScheduledSequence:
+        """With the last of the request's tokens, which is known or in flight."""
+        sampling, constraint = request.spec.sampling, request.constraint
+        suppressed: tuple[int, ...] = ()
+        if sampling.min_tokens or constraint is not None:
+            # Asked only where there can be any: most requests have none, and hundreds are in a step.
+            suppressed = self._stop_rules.suppressed(request, int(not is_known))
+        previous_row = None if is_known else request.sampled_row
+        request.sampled_row = self._num_sampled
+        self._num_sampled += 1
+        return ScheduledSequence(
+            request.request_id,
+            chunk,
+            request.num_launched_tokens,
+            request.block_ids,
+            sampling,
+            suppressed,
+            request.rules,
+            constraint,
+            previous_row=previous_row,
+        )
 
 
 def _prompt_targets(request: Request, start: int, end: int, num_top: int) -> PromptTargets | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -106,7 +105,7 @@ def _row(number: int, vocab_size: int) -> SampledRow:
     suppressed = (number % 11, 13) if number % 4 == 0 else ()
     row = make_ruled_row(number, output, suppressed, seed=number % 6 * 2**61, **kind)
     if number % 7 == 3 and "allowed_token_ids" not in kind:
-        row = replace(row, constraint=Allow(set(range(number % 3, vocab_size, 3))))
+        row = row._replace(constraint=Allow(set(range(number % 3, vocab_size, 3))))
     return row
 
 
@@ -116,7 +115,7 @@ def _failing(number: int) -> Sampled:
     logits[1, 69], logits[3, 40], logits[4] = float("nan"), float("inf"), float("-inf")
     rows = [make_row(i, top_p=0.9, logprobs=2) for i in range(8)]
     rows[5] = make_ruled_row(5, [], (3,), allowed_token_ids=(3,))
-    rows[6] = replace(make_row(6, (5,)), constraint=Refuse(set()))
+    rows[6] = make_row(6, (5,))._replace(constraint=Refuse(set()))
     return Sampled(logits, rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def make_ruled_row(
     position: int, output: Sequence[int], suppressed: tuple[int, ...] = (), **params: Any
 ) -> SampledRow:
     row = make_row(position, suppressed, **params)
-    return replace(row, rules=make_logit_rules(row.params, [0, 1], output))
+    return row._replace(rules=make_logit_rules(row.params, [0, 1], output))
 
 
 def mixed_rows(num_rows: int) -> list[SampledRow]:

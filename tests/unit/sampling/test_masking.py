@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -26,8 +24,8 @@ def test_only_what_is_allowed_keeps_its_logits(rows: list[int]) -> None:
     allowed = {0: {0, 31, 32, 69}, 1: {5}, 2: set(range(VOCAB_SIZE))}
     sampled = [make_row(f"r{row}", None) for row in range(3)]
     for row in rows:
-        sampled[row] = replace(sampled[row], constraint=Allow(allowed[row]))
-    sampled = [replace(row, suppressed_token_ids=()) for row in sampled]
+        sampled[row] = sampled[row]._replace(constraint=Allow(allowed[row]))
+    sampled = [row._replace(suppressed_token_ids=()) for row in sampled]
     logits = edited_on_cpu(before, sampled)
     for row in range(3):
         kept = allowed[row] if row in rows else set(range(VOCAB_SIZE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,9 +178,9 @@ def test_rows_that_fail_leave_the_others_alone() -> None:
 
 def test_a_constraint_that_cannot_go_on_fails_its_own_row() -> None:
     rows = [
-        replace(make_row(0, (5,)), constraint=Allow({5, 33})),
-        replace(make_row(1), constraint=Refuse(set())),
-        replace(make_ruled_row(2, [], allowed_token_ids=(1, 40)), constraint=Allow({2, 40})),
+        make_row(0, (5,))._replace(constraint=Allow({5, 33})),
+        make_row(1)._replace(constraint=Refuse(set())),
+        make_ruled_row(2, [], allowed_token_ids=(1, 40))._replace(constraint=Allow({2, 40})),
     ]
     samples = same(torch.randn(3, 70), rows)
     assert (samples.token_ids[0], samples.token_ids[2]) == (33, 40)
