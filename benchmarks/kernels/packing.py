@@ -54,7 +54,7 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
         "codes of 4 bits into lines",
         2 * codes.nbytes,
         0.0,
-        {"ours": lambda: pack_lines(codes, columns, CodeLines(4, 0, 2), panels), "torch": merge},
+        {"ours": lambda: pack_lines(codes, columns, CodeLines(4, 0, 2, turns_codes=False), panels), "torch": merge},
     )
     blocks = torch.randint(0, 256, (num_out * num_in // 32, 18), dtype=torch.uint8)[:, 2:]
 

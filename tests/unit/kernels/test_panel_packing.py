@@ -53,9 +53,9 @@ def test_words_in_lines_have_all_columns_side_by_side(
 
 @isas
 @pytest.mark.parametrize("num_lines", [1, 2, 4, 5, 7])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("bits", "turns_codes"), [(4, False), (4, True), (8, False)])
 def test_lines_of_codes_lie_column_by_column(
-    isa: CpuIsa, bits: Literal[4, 8], num_lines: int
+    isa: CpuIsa, bits: Literal[4, 8], turns_codes: bool, num_lines: int
 ) -> None:
     part_lines, offset = bits // 2, 64
     codes = torch.randint(0, 256, (70, 32 * num_lines), dtype=torch.uint8)
@@ -63,11 +63,13 @@ def test_lines_of_codes_lie_column_by_column(
     size = num_parts * offset + 32 * codes.shape[1]
     place = torch.full((3, size), 7, dtype=torch.uint8)
     with using_isa(isa):
-        pack_lines(codes, COLUMNS, CodeLines(bits, offset, part_lines), place)
+        pack_lines(codes, COLUMNS, CodeLines(bits, offset, part_lines, turns_codes), place)
     lines = codes
     if bits == 4:
         inputs = unpack_halves(codes).view(70, -1, 2, 32)
         lines = (inputs[:, :, 0] | inputs[:, :, 1] << 4).flatten(1)
+    if turns_codes:
+        lines = lines << 1 | lines >> 7
     expected = []
     for part in torch.split(lines[COLUMNS].view(3, 32, -1), 32 * part_lines, 2):
         expected += [torch.full((3, offset), 7, dtype=torch.uint8), part.flatten(1)]

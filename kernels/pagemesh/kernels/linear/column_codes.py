@@ -40,6 +40,8 @@ from pagemesh.kernels.linear.unpacking import (
 _WORDS: Final = ir.VectorType(I16, STEP_INPUTS)
 _ALL_BYTES: Final = range(4 * LANES)
 _VECTOR_BYTES: Final = ir.VectorType(I8, len(_ALL_BYTES))
+_PERMUTE_BYTES: Final = "llvm.x86.avx512.permvar.qi.512"
+_TURNED_CODE: Final = 15 << 1
 
 _SHRUNK: Final = 256.0
 """By so much scales of floats of 8 bits are too large, which is exact."""
@@ -79,7 +81,7 @@ class ColumnCodes:
         e, b = self._e, self._e.builder
         found = self._part_tables.halves(part, e.int64(group))
         if self._lifts:
-            lifted = e.splat(-float(LIFT + self._form.centre))
+            lifted = e.splat(float(LIFT + self._form.centre))
             return GroupVectors(found.scales, None, [b.fmul(each, lifted) for each in found.scales])
         if self._has_centred_table:
             return GroupVectors(found.scales, None, None)
@@ -105,10 +107,12 @@ class ColumnCodes:
         if form.bits == 8:
             floats = self._floats(raw) if form.decode == "e4m3" else self._whole(raw)
             return [self._rounded(floats, groups, first)]
+        if form.turns_codes:
+            return self._by_bytes(raw, self._tables(first, groups))
         words = b.zext(raw, _WORDS)
         words = [words, b.lshr(words, _words(4))]
         if has_avx512():
-            return self._from_tables(words, first, groups)
+            return self._by_words(words, self._tables(first, groups))
         words[0] = b.and_(words[0], _words(15))
         return [
             self._rounded(
@@ -128,32 +132,51 @@ class ColumnCodes:
             self._e, *(groups.scaled(each, step, half) for half, each in enumerate(floats))
         )
 
-    def _from_tables(
-        self, words: Sequence[ir.Value], first: int, groups: ColumnGroups
-    ) -> list[ir.Value]:
-        """By the lowest five bits of each word: 16 entries for each of two groups, or of one twice."""
-        b = self._e.builder
-        lower, upper = words
-        table = partial(groups.table, self._entries)
-        if self._form.group_inputs < STEP_INPUTS:
-            of_second = ir.Constant(_WORDS, [0] * LANES + [LANES] * LANES)
-            lower = b.or_(b.and_(lower, _words(15)), of_second)
-            upper = b.or_(upper, of_second)
-            tables = [table((step, 0), (step, 1)) for step in (first, first + 1)]
-        elif self._form.group_inputs == STEP_INPUTS:
-            # The upper codes have no fifth bit as they are.
-            lower = b.or_(b.and_(lower, _words(15)), _words(LANES))
-            tables = [table((first + 1, 0), (first, 0))] * 2
-        else:
-            tables = [table((first, 0), (first, 0))] * 2
-        return [
-            b.bitcast(self._permuted(numbers, each), VEC_I32)
-            for numbers, each in zip(tables, (lower, upper), strict=True)
-        ]
+    def _tables(self, first: int, groups: ColumnGroups) -> list[_StepTable]:
+        """Of a block's two steps: 16 entries for each of two groups, or of one twice."""
+        table, size = partial(groups.table, self._entries), self._form.group_inputs
+        if size < STEP_INPUTS:
+            halves = (0,) * LANES + (1,) * LANES
+            return [_StepTable(table((step, 0), (step, 1)), halves) for step in (first, first + 1)]
+        if size > STEP_INPUTS:
+            return [_StepTable(table((first, 0), (first, 0)), None)] * 2
+        # Upper codes have no fifth bit as they are.
+        both = table((first + 1, 0), (first, 0))
+        return [_StepTable(both, (half,) * STEP_INPUTS) for half in (1, 0)]
 
-    def _permuted(self, table: ir.Value, places: ir.Value) -> ir.Value:
-        table = self._e.builder.bitcast(table, _WORDS)
-        return self._e.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORDS, table, places)
+    def _by_words(self, words: Sequence[ir.Value], tables: Sequence[_StepTable]) -> list[ir.Value]:
+        """By the lowest five bits of each."""
+        e, b = self._e, self._e.builder
+        pairs = []
+        for step, (places, (table, halves)) in enumerate(zip(words, tables, strict=True)):
+            if halves is not None:
+                places = b.and_(places, _words(15)) if step == 0 else places
+                places = b.or_(places, ir.Constant(_WORDS, [half * LANES for half in halves]))
+            name, table = "llvm.x86.avx512.permvar.hi.512", b.bitcast(table, _WORDS)
+            pairs.append(b.bitcast(e.intrinsic(name, _WORDS, table, places), VEC_I32))
+        return pairs
+
+    def _by_bytes(self, raw: ir.Value, tables: Sequence[_StepTable]) -> list[ir.Value]:
+        """By the lowest six bits of each: in one instruction where words take two, one of which waits for the unit that
+        makes tables."""
+        e, b = self._e, self._e.builder
+        wide = e.shuffle(raw, raw, [min(place, STEP_INPUTS - 1) for place in _ALL_BYTES])
+        twice = constant_vector(I8, tuple(place // 2 for place in _ALL_BYTES))
+        lower = e.intrinsic(_PERMUTE_BYTES, _VECTOR_BYTES, wide, twice)
+        # Of four bytes that are there twice, from their fifth bits on.
+        shifts = constant_vector(I8, tuple(16 * (place % 8 // 2) + 4 for place in _ALL_BYTES))
+        upper = e.intrinsic("llvm.x86.avx512.pmultishift.qb.512", _VECTOR_BYTES, shifts, lower)
+        pairs = []
+        for places, (table, halves) in zip((lower, upper), tables, strict=True):
+            assert halves is not None, "codes are turned where a step has groups of its own"
+            bytes_of = tuple(half * STEP_INPUTS + byte for half in halves for byte in range(2))
+            own = b.and_(places, constant_vector(I8, (_TURNED_CODE,) * len(_ALL_BYTES)))
+            own = b.or_(own, constant_vector(I8, bytes_of))
+            numbers = b.bitcast(table, _VECTOR_BYTES)
+            pairs.append(
+                b.bitcast(e.intrinsic(_PERMUTE_BYTES, _VECTOR_BYTES, numbers, own), VEC_I32)
+            )
+        return pairs
 
     def _whole(self, raw: ir.Value) -> list[ir.Value]:
         b = self._e.builder
@@ -167,7 +190,7 @@ class ColumnCodes:
         e, b = self._e, self._e.builder
         wide = e.shuffle(raw, raw, [min(place, STEP_INPUTS - 1) for place in _ALL_BYTES])
         places = constant_vector(I8, tuple(first + place // 4 for place in _ALL_BYTES))
-        moved = e.intrinsic("llvm.x86.avx512.permvar.qi.512", _VECTOR_BYTES, wide, places)
+        moved = e.intrinsic(_PERMUTE_BYTES, _VECTOR_BYTES, wide, places)
         lift = b.bitcast(e.splat(float(LIFT)), _VECTOR_BYTES)
         return b.bitcast(b.select(self._is_code, moved, lift), VEC)
 
@@ -187,12 +210,20 @@ class ColumnCodes:
         return [self._e.shuffle(codes, codes, range(first, first + LANES)) for first in (0, LANES)]
 
 
+class _StepTable(NamedTuple):
+    """Where the numbers of a step's 32 inputs are looked up."""
+
+    table: ir.Value
+    halves: Sequence[int] | None
+    """Of the table, for each input; None where both are alike."""
+
+
 class Held(NamedTuple):
     """What codes are multiplied with, in memory: a float for each group and column; None where there is no such thing."""
 
     scales: ir.Value
     zeros: ir.Value | None
-    added: ir.Value | None
+    subtracted: ir.Value | None
 
 
 class ColumnGroups:
@@ -298,8 +329,7 @@ class DigitTables:
     def _table(self, rounded: ir.Value, places: ir.Value) -> ir.Value:
         """Of what is rounded, that of a column: bfloat16 [2, 16], as pairs."""
         e, b = self._e, self._e.builder
-        name = "llvm.x86.avx512.permvar.qi.512"
-        moved = e.intrinsic(name, _VECTOR_BYTES, rounded, places)
+        moved = e.intrinsic(_PERMUTE_BYTES, _VECTOR_BYTES, rounded, places)
         digits = b.select(self._not_zero, moved, ir.Constant(_VECTOR_BYTES, None))
         return b.bitcast(b.add(b.bitcast(digits, _WORDS), self._finish), VEC_I32)
 

@@ -114,8 +114,8 @@ class ColumnUnpacking:
                 for half, vector in enumerate(halves or ()):
                     place = e.int64(group * COLUMNS + half * LANES)
                     e.store(vector, e.at(memory, place), 64)
-        scales, zeros, added = self._memory
-        return Held(scales, found.zeros and zeros, found.added and added)
+        scales, zeros, subtracted = self._memory
+        return Held(scales, found.zeros and zeros, found.subtracted and subtracted)
 
     def _columns(self, places: _Places, num_blocks: int, first: ir.Value, held: Held) -> None:
         """Columns that are unpacked at once, of some blocks: of all of a part, or of one."""

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 import torch
 from torch.nn import functional
 
+from pagemesh.kernels.jit.cpu_isa import has_byte_permutes
 from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.linear.packed import Codebook, GroupInt, Packed, ScaledFp8, unpack_halves
 from pagemesh.kernels.linear.panel_packing import (
@@ -80,6 +81,9 @@ class Rows(NamedTuple):
     number: int
     """One for each group of the part, or one in all."""
 
+    in_pairs: bool
+    """Whether beside each column of the first half lies that of the second: two instructions then make floats of both."""
+
 
 class PackedForm(NamedTuple):
     """What code is compiled for."""
@@ -111,6 +115,9 @@ class PackedForm(NamedTuple):
     shares_digits: bool
     """Whether codes of 4 bits stand for a scale times -8 to 7, groups are a step's inputs, and what a scale is multiplied
     with surely stays within bfloat16's exponents; the order is "columns"."""
+
+    turns_codes: bool
+    """Whether bytes with two codes of 4 bits are turned left by a bit, which makes places of bytes of them."""
 
     decode: Literal["int", "e4m3"] | tuple[float, ...]
     """What a code stands for; or the table in which it is a place."""
@@ -152,8 +159,13 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
             return None
         number = 1 if is_unit else PART_INPUTS // group
         row_bytes = COLUMNS * table.dtype.itemsize
-        places[name] = Rows(str(table.dtype).removeprefix("torch."), end, row_bytes, number)
+        dtype = str(table.dtype).removeprefix("torch.")
+        in_pairs = order == "columns" and dtype == "bfloat16"
+        places[name] = Rows(dtype, end, row_bytes, number, in_pairs)
         end += -(-number * row_bytes // LINE_BYTES) * LINE_BYTES
+    by_column = order == "columns"
+    shares_digits = by_column and group == STEP_INPUTS and _shares_digits(weight)
+    turns_codes = by_column and group <= STEP_INPUTS and not shares_digits and _bits(weight) == 4
     return PackedForm(
         order=order,
         dtype=str(weight.dtype).removeprefix("torch."),
@@ -168,7 +180,8 @@ def form_of(weight: Packed, order: Order) -> PackedForm | None:
         centre=weight.centre if isinstance(weight, GroupInt) else 0,
         is_exact=_is_exact(weight),
         is_liftable=_is_liftable(weight),
-        shares_digits=order == "columns" and group == STEP_INPUTS and _shares_digits(weight),
+        shares_digits=shares_digits,
+        turns_codes=turns_codes and has_byte_permutes(),
         decode=_decode(weight),
     )
 
@@ -182,10 +195,13 @@ def place_panels(formed: FormedRows, columns: torch.Tensor) -> torch.Tensor:
         for name, table in tables_of(weight).items():
             # Floats of 8 bits are no numbers to code that moves them.
             raw = table.view(_RAW[table.dtype.itemsize])
-            pack_table(raw, columns, _table_rows(weight, name, form), place)
+            rows = _table_rows(weight, name, form)
+            in_pairs = getattr(form, name).in_pairs
+            pack_table(raw, _by_pairs(columns) if in_pairs else columns, rows, place)
         if form.order == "columns":
             codes = _filled(_line_codes(weight, form), COLUMN_LINE_BYTES)
-            lines = CodeLines(form.bits, form.codes_offset, PART_INPUTS // _line_inputs(form))
+            part_lines = PART_INPUTS // _line_inputs(form)
+            lines = CodeLines(form.bits, form.codes_offset, part_lines, form.turns_codes)
             pack_lines(codes, columns, lines, place)
             return
         step = max(1, _PIECE_CODES // (COLUMNS * weight.shape[-1]))
@@ -203,6 +219,11 @@ def _table_rows(weight: Packed, name: str, form: PackedForm) -> TableRows:
     num_parts = -(-weight.shape[-1] // PART_INPUTS)
     gap = -rows.number * rows.row_bytes % LINE_BYTES
     return TableRows(rows.offset, rows.number, parts_per_number, gap, form.part_bytes, num_parts)
+
+
+def _by_pairs(columns: torch.Tensor) -> torch.Tensor:
+    """Beside each column of the first half of a panel that of the second."""
+    return columns.view(-1, 2, COLUMNS // 2).transpose(1, 2).flatten()
 
 
 def _panel_bytes(form: PackedForm, num_inputs: int) -> int:

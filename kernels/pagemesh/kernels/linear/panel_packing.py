@@ -133,6 +133,8 @@ class CodeLines(NamedTuple):
     """Of a part, in bytes."""
     part_lines: int
     """Of a column, in all parts but the last."""
+    turns_codes: bool
+    """Whether bytes with two codes are turned left by a bit."""
 
 
 def pack_lines(
@@ -164,22 +166,20 @@ def _compile_lines(lines: CodeLines) -> RowKernel:
             for column, row in enumerate(rows):
                 own = b.add(begin, b.mul(b.mul(count, size), e.int64(column)))
                 with e.loop(e.int64(0), count) as line:
-                    source = e.at(row, b.mul(b.add(first, line), size))
-                    e.store(
-                        _line(e, source, lines.bits), e.at(target, b.add(own, b.mul(line, size))), 1
-                    )
+                    packed = _line(e, e.at(row, b.mul(b.add(first, line), size)), lines)
+                    e.store(packed, e.at(target, b.add(own, b.mul(line, size))), 1)
 
     arguments = {"rows": I8, "columns": I64, "place": I8, "num_lines": None, "panel_bytes": None}
     return RowKernel(arguments, emit_panel)
 
 
-def _line(e: Emitter, source: ir.Value, bits: Literal[4, 8]) -> ir.Value:
+def _line(e: Emitter, source: ir.Value, lines: CodeLines) -> ir.Value:
     """32 bytes of a row, as a line has them."""
     b = e.builder
     kind = ir.VectorType(I8, COLUMN_LINE_BYTES)
     read = b.load(b.bitcast(source, kind.as_pointer()))
     read.align = 1
-    if bits == 8:
+    if lines.bits == 8:
         return read
     lower, upper = (
         b.and_(read, _bytes(15, COLUMN_LINE_BYTES)),
@@ -195,7 +195,14 @@ def _line(e: Emitter, source: ir.Value, bits: Literal[4, 8]) -> ir.Value:
         )
         for first in (0, half)
     )
-    return b.or_(near, b.shl(far, _bytes(4, COLUMN_LINE_BYTES)))
+    packed = b.or_(near, b.shl(far, _bytes(4, COLUMN_LINE_BYTES)))
+    if not lines.turns_codes:
+        return packed
+    parts = (
+        b.shl(packed, _bytes(1, COLUMN_LINE_BYTES)),
+        b.lshr(packed, _bytes(7, COLUMN_LINE_BYTES)),
+    )
+    return b.or_(*parts)
 
 
 class TableRows(NamedTuple):

@@ -33,8 +33,8 @@ class GroupVectors(NamedTuple):
     zeros: Sequence[ir.Value] | None
     """Are taken from codes before these are multiplied."""
 
-    added: Sequence[ir.Value] | None
-    """Are added to the products."""
+    subtracted: Sequence[ir.Value] | None
+    """Are taken from the products."""
 
 
 class PartTables:
@@ -46,9 +46,11 @@ class PartTables:
 
     def of(self, part: ir.Value, group: ir.Value) -> GroupVectors:
         """Those of a group, by turns for the vectors of its codes."""
-        scales, zeros, added = self.halves(part, group)
+        scales, zeros, subtracted = self.halves(part, group)
         return GroupVectors(
-            self._spread(scales), zeros and self._spread(zeros), added and self._spread(added)
+            self._spread(scales),
+            zeros and self._spread(zeros),
+            subtracted and self._spread(subtracted),
         )
 
     def halves(self, part: ir.Value, group: ir.Value) -> GroupVectors:
@@ -60,14 +62,13 @@ class PartTables:
             zeros = self._row(part, group, form.zero_points)
         elif form.centre:
             zeros = [e.splat(float(form.centre))] * len(scales)
-        added = None
+        subtracted = None
         if form.minimums is not None:
-            minimums = self._product(part, group, form.minimums, form.minimum_units)
-            added = [b.fneg(each) for each in minimums]
+            subtracted = self._product(part, group, form.minimums, form.minimum_units)
         elif zeros is not None and self._fits_products_with_zeros():
-            added = [b.fneg(b.fmul(*pair)) for pair in zip(scales, zeros, strict=True)]
+            subtracted = [b.fmul(*pair) for pair in zip(scales, zeros, strict=True)]
             zeros = None
-        return GroupVectors(scales, zeros, added)
+        return GroupVectors(scales, zeros, subtracted)
 
     def _fits_products_with_zeros(self) -> bool:
         """Powers of two only move the point, of products within float32; models with others are not loaded."""
@@ -92,6 +93,8 @@ class PartTables:
         place = e.int64(rows.offset)
         if rows.number > 1:
             place = b.add(place, b.mul(group, e.int64(rows.row_bytes)))
+        if rows.in_pairs:
+            return _pair_floats(e, e.at(part, place))
         half_bytes = rows.row_bytes // 2
         halves = [e.at(part, b.add(place, e.int64(half * half_bytes))) for half in range(2)]
         return [self._floats(half, rows.dtype) for half in halves]
@@ -124,6 +127,17 @@ class PartTables:
         ]
 
 
+def _pair_floats(e: Emitter, address: ir.Value) -> list[ir.Value]:
+    """Of 16 pairs of bfloat16, the first ones and the second ones."""
+    b = e.builder
+    pairs = b.load(b.bitcast(address, VEC_I32.as_pointer()))
+    pairs.align = LINE_BYTES
+    return [
+        b.bitcast(each, VEC)
+        for each in (b.shl(pairs, int_lanes(16)), b.and_(pairs, int_lanes(-(1 << 16))))
+    ]
+
+
 def scaled(
     e: Emitter, form: PackedForm, value: ir.Value, group: GroupVectors, turn: int
 ) -> ir.Value:
@@ -131,11 +145,11 @@ def scaled(
     b = e.builder
     if group.zeros is not None:
         value = b.fsub(value, group.zeros[turn])
-    if group.added is None:
+    if group.subtracted is None:
         return b.fmul(group.scales[turn], value)
     if form.minimums is None or form.is_exact:
-        return e.fma(group.scales[turn], value, group.added[turn])
-    return b.fadd(b.fmul(group.scales[turn], value), group.added[turn])
+        return e.fma(group.scales[turn], value, b.fneg(group.subtracted[turn]))
+    return b.fsub(b.fmul(group.scales[turn], value), group.subtracted[turn])
 
 
 def entries(form: PackedForm) -> Sequence[float]:
