@@ -44,6 +44,7 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
     )
     codes = torch.randint(0, 256, (num_out, num_in // 2), dtype=torch.uint8)
     panels = torch.empty(num_panels, 16 * num_in, dtype=torch.uint8)
+    places = CodeLines(4, 0, 2, turns_codes=False)
 
     def merge() -> None:
         inputs = unpack_halves(codes[columns]).view(num_panels, 32, num_in // 128, 2, 2, 32)
@@ -54,7 +55,7 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
         "codes of 4 bits into lines",
         2 * codes.nbytes,
         0.0,
-        {"ours": lambda: pack_lines(codes, columns, CodeLines(4, 0, 2, turns_codes=False), panels), "torch": merge},
+        {"ours": lambda: pack_lines(codes, columns, places, panels), "torch": merge},
     )
     blocks = torch.randint(0, 256, (num_out * num_in // 32, 18), dtype=torch.uint8)[:, 2:]
 
