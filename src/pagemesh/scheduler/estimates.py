@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from operator import mul
 from typing import Final, NamedTuple, Protocol
 
 from pagemesh.core.load import PrefillRate, num_pairs
@@ -239,8 +238,7 @@ class NonNegativeLeastSquares:
 
     def predict(self, quantities: Sequence[float]) -> float:
         """Seconds that are expected; 0 before the first measurement."""
-        seconds: float = sum(map(mul, self.coefficients, quantities))
-        return seconds
+        return sum(c * x for c, x in zip(self.coefficients, quantities, strict=True))
 
     def observe(self, quantities: Sequence[float], seconds: float) -> None:
         """So much took `seconds`, which is positive; at least one of the quantities is."""
@@ -249,14 +247,11 @@ class NonNegativeLeastSquares:
             seconds = min(seconds, MAX_SURPRISE * expected)
         scale = min(seconds, expected) if expected > 0 else seconds
         weight = 1.0 / (scale * scale)
-        memory, target = self._memory, self._target
         for i, x in enumerate(quantities):
-            weighted = weight * x
-            self._matrix[i] = [
-                memory * old + weighted * y
-                for old, y in zip(self._matrix[i], quantities, strict=True)
-            ]
-            target[i] = memory * target[i] + weighted * seconds
+            row, weighted = self._matrix[i], weight * x
+            for j, y in enumerate(quantities):
+                row[j] = self._memory * row[j] + weighted * y
+            self._target[i] = self._memory * self._target[i] + weighted * seconds
         self._num_measured += 1
         if self._num_measured <= self._solve_every or self._num_measured % self._solve_every == 0:
             self.coefficients = self._solve()

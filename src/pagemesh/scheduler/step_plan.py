@@ -53,23 +53,30 @@ class StepPlan:
         num_left = self._num_tokens_left
         if num_left == 0:
             return
-        spec, token_ids, start = request.spec, request.token_ids, request.num_launched_tokens
-        end = len(token_ids)
+        spec, token_ids, vector = request.spec, request.token_ids, request.vector
+        start, end = request.num_launched_tokens, len(token_ids)
         is_known = start < end
-        has_all = True
-        if not is_known:
-            end = start + 1
-        elif end - start > num_left:
-            has_all, end = False, start + num_left
-        chunk = token_ids[start:end] if is_known else _UNKNOWN
-        if has_all and request.vector is None:
-            sequence = self._sampled(request, chunk, is_known=is_known)
-        else:
-            sequence = ScheduledSequence(request.request_id, chunk, start, request.block_ids, None)
-        if request.vector is not None:
-            sequence = sequence._replace(pooled=request.vector.wanted(start, end))
-        if spec.sampling.prompt_logprobs is not None:
-            targets = _prompt_targets(request, start, end, spec.sampling.prompt_logprobs)
+        is_sampled = vector is None and end - start <= num_left
+        end = min(end, start + num_left) if is_known else start + 1
+        sampling, constraint = spec.sampling, request.constraint
+        suppressed: tuple[int, ...] = ()
+        if is_sampled and (sampling.min_tokens or constraint is not None):
+            # Asked only where there can be any: most requests have none, and hundreds are in a step.
+            suppressed = self._stop_rules.suppressed(request, int(not is_known))
+        sequence = ScheduledSequence(
+            request.request_id,
+            token_ids[start:end] if is_known else _UNKNOWN,
+            start,
+            request.block_ids,
+            sampling if is_sampled else None,
+            suppressed,
+            request.rules if is_sampled else None,
+            constraint if is_sampled else None,
+            None if vector is None else vector.wanted(start, end),
+            previous_row=None if is_known else request.sampled_row,
+        )
+        if sampling.prompt_logprobs is not None:
+            targets = _prompt_targets(request, start, end, sampling.prompt_logprobs)
             sequence = sequence._replace(prompt_targets=targets)
         self.sequences.append(sequence)
         self.requests.append(request)
@@ -78,31 +85,10 @@ class StepPlan:
             self.exports.append(ExportedChunk(request.request_id, num_exported, end - start))
         request.num_in_flight += 1
         request.num_launched_tokens = end
+        if is_sampled:
+            request.sampled_row = self._num_sampled
+            self._num_sampled += 1
         self._num_tokens_left = num_left - (end - start)
-
-    def _sampled(
-        self, request: Request, chunk: Sequence[int], *, is_known: bool
-    ) -> ScheduledSequence:
-        """With the last of the request's tokens, which is known or in flight."""
-        sampling, constraint = request.spec.sampling, request.constraint
-        suppressed: tuple[int, ...] = ()
-        if sampling.min_tokens or constraint is not None:
-            # Asked only where there can be any: most requests have none, and hundreds are in a step.
-            suppressed = self._stop_rules.suppressed(request, int(not is_known))
-        previous_row = None if is_known else request.sampled_row
-        request.sampled_row = self._num_sampled
-        self._num_sampled += 1
-        return ScheduledSequence(
-            request.request_id,
-            chunk,
-            request.num_launched_tokens,
-            request.block_ids,
-            sampling,
-            suppressed,
-            request.rules,
-            constraint,
-            previous_row=previous_row,
-        )
 
 
 def _prompt_targets(request: Request, start: int, end: int, num_top: int) -> PromptTargets | None:
