@@ -24,6 +24,8 @@ from tests.support.ports import free_port
 
 START_DEADLINE_S = 90.0
 DEADLINE_S = 30.0
+RETURN_DEADLINE_S = 60.0
+"""For a process that has ended: most of it is its start, which a busy machine draws out."""
 MODEL = "demo"
 
 Found = TypeVar("Found")
@@ -175,7 +177,7 @@ class Mesh:
             until(
                 lambda: self.output.count(f"{part} serves again") > num_returns,
                 f"{part} serves again",
-                60,
+                RETURN_DEADLINE_S,
             )
 
         return wait_until_back

@@ -9,7 +9,7 @@ import pytest
 
 from pagemesh.v1 import types_pb2
 from tests.mesh.altered_worker import DEMO, OTHER_ARITHMETIC, AlteredWorker, altered_worker
-from tests.mesh.harness import Mesh, running_mesh, until
+from tests.mesh.harness import RETURN_DEADLINE_S, Mesh, running_mesh, until
 from tests.mesh.router_calls import address_of, answers, ask, num_workers
 from tests.mesh.test_doctor import diagnose, frozen
 from tests.support.other_arithmetic import NAME
@@ -114,7 +114,7 @@ async def test_an_answer_goes_to_another_arithmetic_last_and_takes_no_kv_along(
 
 def test_a_mesh_of_mixed_arithmetic_is_named(equal_mesh: Mesh, other: AlteredWorker) -> None:
     router = address_of(equal_mesh, "router")
-    until(lambda: num_workers(router) == (3, 1), "whoever was killed is back", 60)
+    until(lambda: num_workers(router) == (3, 1), "whoever was killed is back", RETURN_DEADLINE_S)
     found = diagnose(equal_mesh)
     assert found.exit_code == 0
     assert found.findings("models").keys() == {"demo"}

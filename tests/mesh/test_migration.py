@@ -23,6 +23,7 @@ from pagemesh.local.processes import bound_to
 from tests.mesh.harness import (
     DEADLINE_S,
     MODEL,
+    RETURN_DEADLINE_S,
     Mesh,
     can_connect,
     running_mesh,
@@ -108,6 +109,8 @@ def wait_until_whole(mesh: Mesh, count: int) -> None:
             for role, number in (("prefill", count), ("decode", 2))
         ),
         "the routers reach all workers",
+        # One that a test before told to stop may be on its way back.
+        RETURN_DEADLINE_S,
     )
 
 
@@ -314,7 +317,7 @@ def restart(mesh: Mesh, part: str) -> None:
     until(
         lambda: mesh.output.count(f"{part} serves again") > num_returns,
         f"{part} serves again",
-        60,
+        RETURN_DEADLINE_S,
     )
 
 
