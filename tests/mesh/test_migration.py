@@ -21,7 +21,6 @@ import pytest
 
 from pagemesh.local.processes import bound_to
 from tests.mesh.harness import (
-    DEADLINE_S,
     MODEL,
     RETURN_DEADLINE_S,
     Mesh,
@@ -335,7 +334,7 @@ def answer(gateways: Sequence[str], prompt: str) -> str:
     }
     for gateway in gateways:
         try:
-            found = httpx.post(f"{gateway}/v1/completions", json=body, timeout=DEADLINE_S)
+            found = httpx.post(f"{gateway}/v1/completions", json=body, timeout=RETURN_DEADLINE_S)
         except (httpx.ConnectError, httpx.ReadError):
             # Nobody listens, or it was reset in the queue of a socket that was just closed.
             continue

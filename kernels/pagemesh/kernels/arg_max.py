@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
 from pagemesh.kernels.jit.emit import F32, I1, I32, I64, LANES, VEC_I32, Emitter, fold
 from pagemesh.kernels.jit.parallel import RowKernel, Values
@@ -59,7 +59,7 @@ class ArgMax:
 
 
 @per_isa
-def _compile(size: int, torch_dtype: torch.dtype) -> RowKernel:
+def _compile(recipe: Recipe, size: int, torch_dtype: torch.dtype) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
 
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
@@ -72,7 +72,7 @@ def _compile(size: int, torch_dtype: torch.dtype) -> RowKernel:
         b.store(first, e.at(values["indices"], row))
 
     arguments = {"logits": ELEMENT_TYPES[dtype], "stride": None, "values": F32, "indices": I64}
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 class _Vectors:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.eight_bits import narrow_fp8, widen_fp8
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements, store_elements
 from pagemesh.kernels.jit.emit import (
@@ -106,7 +106,7 @@ class _Form(NamedTuple):
 
 
 @per_isa
-def _compile(kind: str, form: _Form) -> RowKernel:
+def _compile(recipe: Recipe, kind: str, form: _Form) -> RowKernel:
     arguments = {"numbers": ELEMENT_TYPES[form.dtype], "num_inputs": None, "num_groups": None}
     arguments |= {"codes": I8, "scales": I16, "minimums": I16}
 
@@ -120,7 +120,7 @@ def _compile(kind: str, form: _Form) -> RowKernel:
             case _:
                 _emit_fp8(e, groups, values)
 
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 class _Groups:

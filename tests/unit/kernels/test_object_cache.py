@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from llvmlite import ir
 
 from pagemesh.kernels.jit import compiled, object_cache
 from pagemesh.kernels.jit.compiled import CompiledFunction
-from pagemesh.kernels.jit.cpu_isa import features_without_better, processor_isas, using_isa
-from pagemesh.kernels.jit.object_cache import VARIABLE, find_code, keep_code, key_of
+from pagemesh.kernels.jit.cpu_isa import (
+    Recipe,
+    features_without_better,
+    per_isa,
+    processor_isas,
+    using_isa,
+)
+from pagemesh.kernels.jit.emit import I64, Emitter
+from pagemesh.kernels.jit.object_cache import VARIABLE, find, keep, kernel_sources, key_of
+
+DEMO = Path(__file__).resolve().parents[3] / "models/demo"
 
 
 @pytest.fixture(autouse=True)
@@ -22,23 +33,22 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def writing(number: int) -> ir.Module:
-    """A function that writes it where its argument points to."""
-    module = ir.Module("kernels")
-    integer = ir.IntType(64)
-    function = ir.Function(
-        module, ir.FunctionType(ir.VoidType(), [integer.as_pointer()]), "writing"
-    )
-    builder = ir.IRBuilder(function.append_basic_block())
-    builder.store(integer(number), function.args[0])
-    builder.ret_void()
-    return module
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the sources of all kernels had not been changed for long."""
+    monkeypatch.setattr(object_cache, "_imported_at", math.inf)
+    object_cache.kernel_sources.cache_clear()
 
 
-def written(number: int) -> int:
+def written(number: int, recipe: Recipe | None = None) -> int:
     """By a function that was compiled now."""
     target = ctypes.c_int64()
-    function = CompiledFunction(writing(number), "writing")
+
+    def emit(e: Emitter) -> None:
+        e.builder.store(e.int64(number), e.builder.bitcast(e.function.args[0], I64.as_pointer()))
+        e.builder.ret_void()
+
+    function = CompiledFunction(recipe, "writing", emit)
     function.call(ctypes.addressof(target))
     return target.value
 
@@ -167,14 +177,115 @@ def test_what_was_not_used_for_long_is_removed(
 ) -> None:
     keys = [key_of(str(number)) for number in range(4)]
     for age, key in enumerate(keys):
-        keep_code(key, b"code")
+        keep(key, b"code")
         os.utime(folder / f"{key}.o", (1000.0 - age, 1000.0 - age))
     # Looking at the oldest makes it the newest.
-    assert find_code(keys[3]) == b"code"
+    assert find(keys[3]) == b"code"
     monkeypatch.setattr(object_cache, "_MOST_FILES", 2)
     object_cache._folder.cache_clear()
-    assert [find_code(key) for key in keys] == [b"code", None, None, b"code"]
+    assert [find(key) for key in keys] == [b"code", None, None, b"code"]
 
 
 def test_parts_of_a_key_are_kept_apart() -> None:
     assert key_of("ab", "c") != key_of("a", "bc")
+
+
+def test_what_has_a_recipe_is_written_once(folder: Path) -> None:
+    assert written(7, Recipe("seven")) == 7
+    assert len(files(folder)) == 2
+    # What would be written now is not asked for.
+    assert written(8, Recipe("seven")) == 7
+    assert written(8, Recipe("eight")) == 8
+    # Another recipe for the same: code is kept once.
+    assert written(8, Recipe("4 + 4")) == 8
+    assert len(files(folder)) == 5
+
+
+def test_what_a_recipe_led_to_may_be_gone(folder: Path) -> None:
+    written(7, Recipe("seven"))
+    largest = max(files(folder), key=lambda path: path.stat().st_size)
+    largest.unlink()
+    assert written(8, Recipe("seven")) == 8
+
+
+def test_sources_that_changed_lately_have_no_recipes(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """This process may have read what was there before."""
+    newest = max(path.stat().st_ctime for path in Path(object_cache.__file__).parent.glob("*.py"))
+    monkeypatch.setattr(object_cache, "_imported_at", newest + object_cache._SETTLED_S - 0.01)
+    kernel_sources.cache_clear()
+    assert written(7, Recipe("seven")) == 7
+    assert written(8, Recipe("seven")) == 8
+    assert len(files(folder)) == 2
+
+
+def test_other_sources_have_other_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = tmp_path / "kernels"
+    monkeypatch.setattr(object_cache, "__file__", str(root / "jit/object_cache.py"))
+
+    def sources(**texts: str) -> str | None:
+        kernel_sources.cache_clear()
+        for name, text in texts.items():
+            path = root / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return kernel_sources()
+
+    found = [
+        sources(one="1", two="2"),
+        sources(two="3"),
+        sources(one="13", two=""),
+        sources(six=""),
+    ]
+    assert None not in found
+    assert len(set(found)) == len(found)
+    assert sources() == found[-1]
+
+
+@per_isa
+def described(recipe: Recipe, size: int, *, adds: bool) -> Recipe:
+    return recipe
+
+
+def test_a_recipe_names_kernel_arguments_and_class() -> None:
+    recipe = described(3, adds=True)
+    assert recipe.startswith(f"{__name__}.described (3,) [('adds', True)] ")
+    assert described(3, adds=True) is recipe
+    with using_isa(processor_isas()[-1]):
+        others = {described(3, adds=True), described(3, adds=False), described(4, adds=True)}
+    assert len(others | {recipe}) == 3 + (len(processor_isas()) > 1)
+
+
+QUANTISED = """
+import math, sys
+from pagemesh.kernels.jit import compiled, object_cache
+from pagemesh.llm import LLM, SamplingParams
+
+object_cache._imported_at = math.inf
+numbers = []
+write = compiled._text
+compiled._text = lambda *arguments: numbers.append(1) or write(*arguments)
+llm = LLM(sys.argv[1], quantization="int4", max_model_len=64, kv_cache_memory=0.01)
+(answer,) = llm.generate([[5, 6, 7]], SamplingParams(temperature=0, max_tokens=4))
+print(len(numbers), *answer.outputs[0].token_ids)
+"""
+
+
+def test_another_process_writes_no_kernel_that_has_been_written(tmp_path: Path) -> None:
+    """Recipes of all that a model needs say the same in every process."""
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", QUANTISED, str(DEMO)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout.split()
+        for seed in ("1", "2")
+    ]
+    (first, *tokens), (second, *same) = answers
+    assert int(first) > 10
+    assert int(second) == 0
+    assert tokens == same

@@ -72,20 +72,20 @@ def random_bits(draw: np.random.Generator, *shape: int) -> Bits:
 def compile_product(
     make: Callable[[Emitter], TileRegisters], rows: int, columns: int, *, is_int8: bool = False
 ) -> CompiledFunction:
-    module = ir.Module("product")
-    e = Emitter(module, "product")
-    tiles = make(e)
-    sums, left, right = (e.argument(index, I8) for index in range(3))
-    widths = [columns, 16, columns]
-    tiles.configure([e.int64(rows), e.int64(rows), e.int64(16)], list(map(e.int64, widths)))
-    for tile, (address, width) in enumerate(zip((sums, left, right), widths, strict=True)):
-        tiles.load(tile, address, e.int64(4 * width))
-    multiply = tiles.multiply_int8 if is_int8 else tiles.multiply
-    multiply(0, 1, 2)
-    tiles.store(0, sums, e.int64(4 * columns))
-    tiles.release()
-    e.builder.ret_void()
-    return CompiledFunction(module, "product")
+    def emit(e: Emitter) -> None:
+        tiles = make(e)
+        sums, left, right = (e.argument(index, I8) for index in range(3))
+        widths = [columns, 16, columns]
+        tiles.configure([e.int64(rows), e.int64(rows), e.int64(16)], list(map(e.int64, widths)))
+        for tile, (address, width) in enumerate(zip((sums, left, right), widths, strict=True)):
+            tiles.load(tile, address, e.int64(4 * width))
+        multiply = tiles.multiply_int8 if is_int8 else tiles.multiply
+        multiply(0, 1, 2)
+        tiles.store(0, sums, e.int64(4 * columns))
+        tiles.release()
+        e.builder.ret_void()
+
+    return CompiledFunction(None, "product", emit)
 
 
 def call(function: CompiledFunction, *arrays: npt.NDArray[np.generic]) -> None:
@@ -131,13 +131,14 @@ def test_tiles_add_whole_numbers(make: Callable[[Emitter], TileRegisters], rows:
 
 def test_pairs_are_added_one_after_the_other() -> None:
     """Where the processor has the instruction it computes; else what is written of it."""
-    module = ir.Module("dots")
-    e = Emitter(module, "dots")
-    total, x, y = (e.argument(index, kind) for index, kind in enumerate((F32, I32, I32)))
-    grown = dot_pairs(e, e.load(total), *(_line(e, address) for address in (x, y)))
-    e.store(grown, total)
-    e.builder.ret_void()
-    function = CompiledFunction(module, "dots")
+
+    def emit(e: Emitter) -> None:
+        total, x, y = (e.argument(index, kind) for index, kind in enumerate((F32, I32, I32)))
+        grown = dot_pairs(e, e.load(total), *(_line(e, address) for address in (x, y)))
+        e.store(grown, total)
+        e.builder.ret_void()
+
+    function = CompiledFunction(None, "dots", emit)
     draw = np.random.default_rng(3)
     for _ in range(200):
         first, second = (draw.integers(-8, 9, (16, 2)).astype(np.float32) for _ in range(2))

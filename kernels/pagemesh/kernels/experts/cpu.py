@@ -15,7 +15,7 @@ from llvmlite import ir
 from pagemesh.kernels.expert_choice.interface import Choices
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_element, map_row
 from pagemesh.kernels.jit.emit import I64, Emitter
 from pagemesh.kernels.jit.parallel import RowKernel, Values
@@ -104,6 +104,7 @@ def sum_choices(
 
 @per_isa
 def _compile(
+    recipe: Recipe,
     size: int,
     num_choices: int,
     torch_dtype: torch.dtype,
@@ -140,4 +141,4 @@ def _compile(
 
         map_row(e, size, sources, e.at(values["total"], begin), dtype, add)
 
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)

@@ -9,7 +9,7 @@ import torch
 from llvmlite import ir
 
 from pagemesh.kernels.gated_activation.interface import Gate, check_gate_up
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
 from pagemesh.kernels.jit.emit import Emitter
 from pagemesh.kernels.jit.parallel import RowKernel, Values
@@ -35,7 +35,7 @@ class CpuGatedActivation:
 
 
 @per_isa
-def _compile(gate: Gate, size: int, torch_dtype: torch.dtype) -> RowKernel:
+def _compile(recipe: Recipe, gate: Gate, size: int, torch_dtype: torch.dtype) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
     element = ELEMENT_TYPES[dtype]
 
@@ -46,7 +46,7 @@ def _compile(gate: Gate, size: int, torch_dtype: torch.dtype) -> RowKernel:
         function = functools.partial(FUNCTIONS[gate.kind], e, gate)
         map_row(e, size, [(gates, dtype), (ups, dtype)], target, dtype, function)
 
-    return RowKernel({"gate_up": element, "stride": None, "output": element}, emit_row)
+    return RowKernel(recipe, {"gate_up": element, "stride": None, "output": element}, emit_row)
 
 
 def _silu(e: Emitter, _: Gate, gates: ir.Value, ups: ir.Value) -> ir.Value:

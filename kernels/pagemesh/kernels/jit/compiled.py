@@ -1,4 +1,4 @@
-"""Machine code for this processor, of the class that is settled, from an LLVM module."""
+"""Machine code for this processor, of the class that is settled."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import ctypes
 import functools
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 
 from pagemesh.errors import InternalError
-from pagemesh.kernels.jit.cpu_isa import current_isa, features_without_better
-from pagemesh.kernels.jit.object_cache import find_code, keep_code, key_of
+from pagemesh.kernels.jit.cpu_isa import Recipe, current_isa, features_without_better, per_isa
+from pagemesh.kernels.jit.emit import Emitter
+from pagemesh.kernels.jit.object_cache import find, keep, kernel_sources, key_of
+
+_P = ParamSpec("_P")
 
 # Without it LLVM splits 512-bit vectors on processors that once were slow with them.
 _ATTRIBUTES = '"min-legal-vector-width"="512" "prefer-vector-width"="512"'
@@ -23,10 +28,13 @@ _ATTRIBUTES = '"min-legal-vector-width"="512" "prefer-vector-width"="512"'
 class CompiledFunction:
     """A function `void(void*)` in memory; lives as long as this object."""
 
-    def __init__(self, module: ir.Module, name: str) -> None:
-        """Compile; InternalError (KERNEL_NOT_COMPILED) when LLVM cannot, with its reason."""
+    def __init__(self, recipe: Recipe | None, name: str, emit: Callable[[Emitter], None]) -> None:
+        """Compile what `emit` writes, which it is not asked for where code of the recipe is kept.
+
+        InternalError (KERNEL_NOT_COMPILED) when LLVM cannot, with its reason.
+        """
         try:
-            self._engine = _compile(str(module))
+            self._engine = _load(recipe, lambda: _text(name, emit))
         except (RuntimeError, OSError) as error:
             # What llvmlite raises for all that LLVM refuses: a target, a processor, a module.
             raise InternalError(
@@ -39,7 +47,29 @@ class CompiledFunction:
         """Run it on this thread, without the GIL."""
 
 
-def _compile(text: str) -> llvm.ExecutionEngine:
+def kernel(
+    name: str,
+) -> Callable[[Callable[Concatenate[Emitter, _P], None]], Callable[_P, CompiledFunction]]:
+    """Makes of what emits a function with this name what compiles it, once for the same arguments and each class."""
+
+    def decorate(emit: Callable[Concatenate[Emitter, _P], None]) -> Callable[_P, CompiledFunction]:
+        def compiled(recipe: Recipe, /, *args: _P.args, **kwargs: _P.kwargs) -> CompiledFunction:
+            return CompiledFunction(recipe, name, lambda e: emit(e, *args, **kwargs))
+
+        # Recipes name who emits.
+        functools.update_wrapper(compiled, emit)
+        return per_isa(compiled)
+
+    return decorate
+
+
+def _text(name: str, emit: Callable[[Emitter], None]) -> str:
+    module = ir.Module("kernel")
+    emit(Emitter(module, name))
+    return str(module)
+
+
+def _load(recipe: Recipe | None, write: Callable[[], str]) -> llvm.ExecutionEngine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     processor, features = llvm.get_host_cpu_name(), features_without_better(current_isa())
@@ -47,15 +77,36 @@ def _compile(text: str) -> llvm.ExecutionEngine:
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=processor, features=features, opt=3
     )
-    key = key_of(text, processor, features, machine.triple, _versions())
-    code = find_code(key)
-    if code is None:
-        code = _make_code(text, machine)
-        keep_code(key, code)
+    target = (processor, features, machine.triple, _versions())
+    code = _find_or_make(recipe, write, machine, target)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine
+
+
+def _find_or_make(
+    recipe: Recipe | None,
+    write: Callable[[], str],
+    machine: llvm.TargetMachine,
+    target: tuple[str, ...],
+) -> bytes:
+    """An object file: by its recipe, which takes no writing of LLVM's language, or by what is written."""
+    sources = kernel_sources()
+    pointer = key_of(recipe, sources, *target) if recipe and sources else None
+    key = find(pointer) if pointer else None
+    code = find(key.decode()) if key else None
+    if code is not None:
+        return code
+    text = write()
+    name = key_of(text, *target)
+    code = find(name)
+    if code is None:
+        code = _make_code(text, machine)
+        keep(name, code)
+    if pointer:
+        keep(pointer, name.encode())
+    return code
 
 
 def _make_code(text: str, machine: llvm.TargetMachine) -> bytes:

@@ -12,9 +12,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, NewType, ParamSpec, TypeVar
 
 import llvmlite.binding as llvm
+
+Recipe = NewType("Recipe", str)
+"""Names all that a kernel's code follows from but for the sources and the processor: who compiles it, of what, for which
+class."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -134,15 +138,22 @@ def features_without_better(isa: CpuIsa) -> str:
     return f"{features},{without}" if without else features
 
 
-def per_isa(compile_kernel: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Calls with the same arguments give the same kernel, one for each class."""
-    caches: dict[CpuIsa, Callable[..., _T]] = {}
+def per_isa(compile_kernel: Callable[Concatenate[Recipe, _P], _T]) -> Callable[_P, _T]:
+    """Calls with the same arguments give the same kernel, one for each class.
 
-    @functools.wraps(compile_kernel)
+    What an argument's `repr` says is all of it that the code follows from, in every process.
+    """
+    caches: dict[CpuIsa, Callable[..., _T]] = {}
+    name = f"{compile_kernel.__module__}.{compile_kernel.__qualname__}"
+
+    def compiled(isa: CpuIsa, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        recipe = Recipe(f"{name} {args!r} {sorted(kwargs.items())!r} {isa}")
+        return compile_kernel(recipe, *args, **kwargs)
+
     def for_current(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         isa = current_isa()
         if isa not in caches:
-            caches[isa] = functools.cache(compile_kernel)
+            caches[isa] = functools.cache(functools.partial(compiled, isa))
         return caches[isa](*args, **kwargs)
 
     return for_current

@@ -15,6 +15,7 @@ import torch
 from llvmlite import ir
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.cpu_isa import Recipe
 from pagemesh.kernels.jit.emit import Emitter, take_items
 
 Arguments = ctypes.Array[ctypes.c_int64]
@@ -122,16 +123,15 @@ class RowKernel:
 
     def __init__(
         self,
+        recipe: Recipe,
         arguments: Mapping[str, ir.Type | None],
         emit_row: Callable[[Emitter, Values, ir.Value], None],
     ) -> None:
         """`arguments` are the kernel's own: what they point to, or None for integers.
 
-        `emit_row` is called once with them and the index of the row.
+        `emit_row` is called with them and the index of the row, once or, if code of the recipe is kept, never.
         """
-        module = ir.Module("rows")
-        _emit(Emitter(module, "rows"), arguments, emit_row)
-        self._function = CompiledFunction(module, "rows")
+        self._function = CompiledFunction(recipe, "rows", lambda e: _emit(e, arguments, emit_row))
 
     def run(
         self, num_rows: int, row_size: int, arguments: Sequence[int], *, in_pieces: bool = True

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.compiled import kernel
 from pagemesh.kernels.jit.emit import I8, I32, I64, Emitter
 from pagemesh.kernels.jit.parallel import Call, run_parallel, thread_number_function
 
@@ -79,14 +79,8 @@ def _address_of_giving_way() -> int:
     return address
 
 
-@functools.cache
-def _compile_executor() -> CompiledFunction:
-    module = ir.Module("program")
-    _emit(Emitter(module, "program"))
-    return CompiledFunction(module, "program")
-
-
-def _emit(e: Emitter) -> None:
+@kernel("program")
+def _compile_executor(e: Emitter) -> None:
     b = e.builder
     address = e.argument(_ARGUMENTS.index("thread_number"))
     first, ask, helper = (b.append_basic_block(name) for name in ("first", "ask", "helper"))

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, load_elements
 from pagemesh.kernels.jit.emit import (
     F32,
@@ -64,7 +64,13 @@ def quantise_rows(
 
 @per_isa
 def _compile(
-    size: int, width: int, torch_dtype: torch.dtype, order: Int8Order, *, is_static: bool
+    recipe: Recipe,
+    size: int,
+    width: int,
+    torch_dtype: torch.dtype,
+    order: Int8Order,
+    *,
+    is_static: bool,
 ) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
     code = I16 if order == "words" else I8
@@ -92,7 +98,7 @@ def _compile(
 
         elements.each(write)
 
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 class _Row:

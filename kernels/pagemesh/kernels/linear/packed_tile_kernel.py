@@ -14,8 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from llvmlite import ir
 
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.jit.compiled import CompiledFunction
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.compiled import kernel
 from pagemesh.kernels.jit.emit import F32, I8, I16, I64, Emitter, each_item, transposed
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
 from pagemesh.kernels.linear.column_unpacking import PART_STEPS, ColumnUnpacking
@@ -53,12 +52,10 @@ _Move: TypeAlias = Callable[[int, ir.Value, ir.Value], None]
 _SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 
 
-@per_isa
-def compile_packed_tiles(gate: Gate | None, form: PackedForm) -> CompiledFunction:
+@kernel("packed_tiles")
+def compile_packed_tiles(e: Emitter, gate: Gate | None, form: PackedForm) -> None:
     """The kernel, for a weight of gates and ups or for a plain one; the form's order is "columns"."""
-    module = ir.Module("packed_tiles")
-    _PackedTileKernel(Emitter(module, "packed_tiles"), gate, form).emit()
-    return CompiledFunction(module, "packed_tiles")
+    _PackedTileKernel(e, gate, form).emit()
 
 
 class _Block(NamedTuple):

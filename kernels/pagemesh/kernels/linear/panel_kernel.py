@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from llvmlite import ir
 
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.jit.compiled import CompiledFunction
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
+from pagemesh.kernels.jit.compiled import kernel
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES
 from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, Emitter, each_item, fetch, fold
 from pagemesh.kernels.linear.packed_parts import PART_INPUTS, PackedForm
@@ -92,12 +92,10 @@ def _blocking() -> _Blocking:
     return _Blocking(12, 0)
 
 
-@per_isa
-def compile_panels(variant: PanelVariant) -> CompiledFunction:
+@kernel("panels")
+def compile_panels(e: Emitter, variant: PanelVariant) -> None:
     """The kernel."""
-    module = ir.Module("panels")
-    _PanelKernel(Emitter(module, "panels"), variant).emit()
-    return CompiledFunction(module, "panels")
+    _PanelKernel(e, variant).emit()
 
 
 class _Block(NamedTuple):

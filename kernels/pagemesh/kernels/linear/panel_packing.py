@@ -13,7 +13,7 @@ from llvmlite import ir
 from torch.nn import functional
 
 from pagemesh.kernels.jit.byte_dots import has_quad_dots
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, Recipe, current_isa, per_isa
 from pagemesh.kernels.jit.emit import (
     I1,
     I8,
@@ -72,7 +72,7 @@ def pack_words(
 
 
 @per_isa
-def _compile_words(layout: Layout, num_last: int) -> RowKernel:
+def _compile_words(recipe: Recipe, layout: Layout, num_last: int) -> RowKernel:
     """Of rows that have so many words behind the last 16."""
     stride, half_stride = (LANES, LANES * LANES) if layout == "tiles" else (COLUMNS, LANES)
 
@@ -101,7 +101,7 @@ def _compile_words(layout: Layout, num_last: int) -> RowKernel:
             emit_square(num_whole, num_last)
 
     arguments = {"rows": I32, "columns": I64, "place": I32, "num_words": None}
-    return RowKernel(arguments, emit_panel)
+    return RowKernel(recipe, arguments, emit_panel)
 
 
 def _rows(e: Emitter, values: Values, panel: ir.Value, row_size: ir.Value) -> list[ir.Value]:
@@ -150,7 +150,7 @@ def pack_lines(
 
 
 @per_isa
-def _compile_lines(lines: CodeLines) -> RowKernel:
+def _compile_lines(recipe: Recipe, lines: CodeLines) -> RowKernel:
     def emit_panel(e: Emitter, values: Values, panel: ir.Value) -> None:
         b = e.builder
         size, num_lines = e.int64(COLUMN_LINE_BYTES), values["num_lines"]
@@ -170,7 +170,7 @@ def _compile_lines(lines: CodeLines) -> RowKernel:
                     e.store(packed, e.at(target, b.add(own, b.mul(line, size))), 1)
 
     arguments = {"rows": I8, "columns": I64, "place": I8, "num_lines": None, "panel_bytes": None}
-    return RowKernel(arguments, emit_panel)
+    return RowKernel(recipe, arguments, emit_panel)
 
 
 def _line(e: Emitter, source: ir.Value, lines: CodeLines) -> ir.Value:
@@ -234,7 +234,7 @@ def pack_table(
 
 
 @per_isa
-def _compile_table(bits: int, rows: TableRows) -> RowKernel:
+def _compile_table(recipe: Recipe, bits: int, rows: TableRows) -> RowKernel:
     element = ir.IntType(bits)
 
     def emit_panel(e: Emitter, values: Values, panel: ir.Value) -> None:
@@ -271,7 +271,7 @@ def _compile_table(bits: int, rows: TableRows) -> RowKernel:
 
     arguments = {"table": element, "columns": I64, "place": I8}
     arguments |= {"num_runs": None, "panel_bytes": None}
-    return RowKernel(arguments, emit_panel)
+    return RowKernel(recipe, arguments, emit_panel)
 
 
 def pair_nibbles(packed: torch.Tensor, group: int) -> torch.Tensor:
@@ -295,7 +295,7 @@ def _dense(packed: torch.Tensor, nibble_group: int | None) -> torch.Tensor:
 
 
 @per_isa
-def _compile_blocks(size: int, nibble_group: int | None) -> RowKernel:
+def _compile_blocks(recipe: Recipe, size: int, nibble_group: int | None) -> RowKernel:
     group = nibble_group or size
     kind = ir.VectorType(I8, group)
 
@@ -322,7 +322,7 @@ def _compile_blocks(size: int, nibble_group: int | None) -> RowKernel:
                 e.store(emit_group(e, read), e.at(target, e.int64(offset)), 1)
 
     arguments = {"packed": I8, "stride": None, "output": I8, "num_blocks": None}
-    return RowKernel(arguments, emit_blocks)
+    return RowKernel(recipe, arguments, emit_blocks)
 
 
 def int8_order() -> Int8Order:

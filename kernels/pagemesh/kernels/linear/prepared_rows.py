@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, copy_elements, map_row
 from pagemesh.kernels.jit.emit import F32, I8, I32, LANES, VEC_I32, Emitter, transposed
 from pagemesh.kernels.jit.parallel import RowKernel, Values
@@ -23,7 +23,9 @@ def with_zeros(rows: torch.Tensor, num_zeros: int) -> torch.Tensor:
 
 
 @per_isa
-def _compile_filling(size: int, num_zeros: int, torch_dtype: torch.dtype) -> RowKernel:
+def _compile_filling(
+    recipe: Recipe, size: int, num_zeros: int, torch_dtype: torch.dtype
+) -> RowKernel:
     element = ELEMENT_TYPES[str(torch_dtype).removeprefix("torch.")]
 
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
@@ -34,7 +36,7 @@ def _compile_filling(size: int, num_zeros: int, torch_dtype: torch.dtype) -> Row
         with e.loop(e.int64(size), e.int64(size + num_zeros)) as index:
             b.store(ir.Constant(element, 0), e.at(target, index))
 
-    return RowKernel({"rows": element, "stride": None, "output": element}, emit_row)
+    return RowKernel(recipe, {"rows": element, "stride": None, "output": element}, emit_row)
 
 
 def widen(rows: torch.Tensor) -> torch.Tensor:
@@ -49,7 +51,7 @@ def widen(rows: torch.Tensor) -> torch.Tensor:
 
 
 @per_isa
-def _compile_widening(size: int, torch_dtype: torch.dtype) -> RowKernel:
+def _compile_widening(recipe: Recipe, size: int, torch_dtype: torch.dtype) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
 
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
@@ -59,7 +61,7 @@ def _compile_widening(size: int, torch_dtype: torch.dtype) -> RowKernel:
         map_row(e, size, [(source, dtype)], target, "float32", lambda values: values)
 
     arguments = {"rows": ELEMENT_TYPES[dtype], "stride": None, "output": F32}
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 def paired(rows: torch.Tensor) -> torch.Tensor:
@@ -86,7 +88,7 @@ def paired(rows: torch.Tensor) -> torch.Tensor:
 
 
 @per_isa
-def _compile_pairing() -> RowKernel:
+def _compile_pairing(recipe: Recipe) -> RowKernel:
     def emit_block(e: Emitter, values: Values, item: ir.Value) -> None:
         """Of 16 rows, 16 pairs."""
         b = e.builder
@@ -118,4 +120,4 @@ def _compile_pairing() -> RowKernel:
             e.intrinsic(name, ir.VoidType(), line, address, four, mask)
 
     arguments = {"rows": I8, "stride": None, "output": I32, "num_rows": None, "num_blocks": None}
-    return RowKernel(arguments, emit_block)
+    return RowKernel(recipe, arguments, emit_block)

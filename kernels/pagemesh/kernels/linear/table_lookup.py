@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import has_avx512, per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, has_avx512, per_isa
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
     copy_elements,
@@ -93,7 +93,7 @@ class _TableLookup:
 
 
 @per_isa
-def _compile_copy(row_bytes: int) -> RowKernel:
+def _compile_copy(recipe: Recipe, row_bytes: int) -> RowKernel:
     # As they are, whatever they stand for.
     size, word = (4, I32) if row_bytes % 4 == 0 else (1, I8)
 
@@ -111,7 +111,7 @@ def _compile_copy(row_bytes: int) -> RowKernel:
                 b.store(ir.Constant(word, -1), e.at(target, index))
 
     arguments = {"numbers": I64, "output": I8, "num_rows": None, "stride": None, "table": I8}
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 def _is_there(e: Emitter, number: ir.Value, values: Values) -> ir.Value:
@@ -137,7 +137,7 @@ def _form_of(table: GroupInt | Codebook) -> _Form | None:
 
 
 @per_isa
-def _compile(form: _Form) -> RowKernel:
+def _compile(recipe: Recipe, form: _Form) -> RowKernel:
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
         b = e.builder
         number = b.load(e.at(values["numbers"], row))
@@ -159,7 +159,7 @@ def _compile(form: _Form) -> RowKernel:
     arguments = {"numbers": I64, "output": ELEMENT_TYPES[form.dtype]}
     arguments |= {"num_rows": None, "num_groups": None, "codes": I8}
     arguments |= {each.name: _TYPES[each.dtype] for each in form.tables}
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 class _Group:

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from llvmlite import ir
 
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.jit.compiled import CompiledFunction
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.compiled import kernel
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES
 from pagemesh.kernels.jit.emit import F32, I8, I64, Emitter, each_item, fetch
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
@@ -61,12 +60,10 @@ class TileVariant(NamedTuple):
     """Whether rows and weight are whole numbers; else they are bfloat16."""
 
 
-@per_isa
-def compile_tiles(variant: TileVariant) -> CompiledFunction:
+@kernel("tiles")
+def compile_tiles(e: Emitter, variant: TileVariant) -> None:
     """The kernel."""
-    module = ir.Module("tiles")
-    _TileKernel(Emitter(module, "tiles"), variant).emit()
-    return CompiledFunction(module, "tiles")
+    _TileKernel(e, variant).emit()
 
 
 class _Block(NamedTuple):

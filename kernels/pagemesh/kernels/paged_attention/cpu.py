@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, KernelShape, Multiplies
@@ -39,9 +39,6 @@ _NO_WINDOW = 1 << 24
 _NO_QUERIES = [int(name == "end") for name in ITEM]
 _Items = npt.NDArray[np.int64]
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
-
-# Machine code is kept for the life of the process: models of one shape share it.
-_compiled = per_isa(compile_attention)
 
 
 class CpuPagedAttention:
@@ -112,7 +109,7 @@ class _Layer:
     """The features of one layer as the kernel reads them."""
 
     def __init__(self, features: LayerAttention, shape: AttentionShape) -> None:
-        self.function: CompiledFunction = _compiled(
+        self.function: CompiledFunction = compile_attention(
             _kernel_shape(shape, caps=features.soft_cap is not None)
         )
         self.window = features.sliding_window or _NO_WINDOW

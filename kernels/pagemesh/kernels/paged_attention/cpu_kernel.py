@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.compiled import kernel
 from pagemesh.kernels.jit.elements import (
     store_element,
     store_elements,
@@ -39,20 +39,18 @@ from pagemesh.kernels.paged_attention.cpu_vector_tile import VectorTile
 _LEAST = -1e30  # below every score
 
 
-def compile_attention(shape: KernelShape) -> CompiledFunction:
+@kernel("attend")
+def compile_attention(e: Emitter, shape: KernelShape) -> None:
     """Machine code; some tenths of a second of work."""
-    module = ir.Module("paged_attention")
-    _Kernel(module, shape).emit()
-    return CompiledFunction(module, "attend")
+    _Kernel(e, shape).emit()
 
 
 class _Kernel:
     """Emits the function; methods follow the order of the computation."""
 
-    def __init__(self, module: ir.Module, shape: KernelShape) -> None:
+    def __init__(self, e: Emitter, shape: KernelShape) -> None:
         self.shape = shape
-        self.e = e = Emitter(module, "attend")
-        self.b = e.builder
+        self.e, self.b = e, e.builder
         self.width = shape.width
         self.argument = read_arguments(e, shape)
         self.sums = e.scratch(shape.max_rows * shape.width)

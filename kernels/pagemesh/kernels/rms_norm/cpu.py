@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
     load_element,
@@ -62,7 +62,9 @@ def _dense(rows: torch.Tensor) -> torch.Tensor:
 
 
 @per_isa
-def _compile(size: int, eps: float, torch_dtype: torch.dtype, *, adds: bool) -> RowKernel:
+def _compile(
+    recipe: Recipe, size: int, eps: float, torch_dtype: torch.dtype, *, adds: bool
+) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
     element = ELEMENT_TYPES[dtype]
     arguments = {"rows": element, "stride": None, "output": element, "weight": F32}
@@ -84,7 +86,7 @@ def _compile(size: int, eps: float, torch_dtype: torch.dtype, *, adds: bool) -> 
             sources.append((e.at(values["residual"], added), dtype))
         map_row(e, size, sources, target, dtype, scale)
 
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 def inverse_root_mean_square(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.cpu_isa import Recipe, per_isa
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
     load_element,
@@ -76,7 +76,7 @@ class _Shape(NamedTuple):
 
 
 @per_isa
-def _compile(shape: _Shape) -> RowKernel:
+def _compile(recipe: Recipe, shape: _Shape) -> RowKernel:
     kept, head_dim = shape.kept, shape.kept.head_dim
     element, stored = ELEMENT_TYPES[kept.dtype], ELEMENT_TYPES[kept.stored]
     arguments = {"heads": element, "stride": None, "layer_kv": stored, "slot_mapping": I64}
@@ -105,7 +105,7 @@ def _compile(shape: _Shape) -> RowKernel:
             scales = values["value_scales" if index else "key_scales"]
             store_heads(e, kept, own, target, scales)
 
-    return RowKernel(arguments, emit_row)
+    return RowKernel(recipe, arguments, emit_row)
 
 
 def _turn(e: Emitter, shape: _Shape, head: ir.Value, factors: ir.Value, weight: ir.Value) -> None:
