@@ -65,7 +65,7 @@ def _compile(recipe: Recipe, size: int, torch_dtype: torch.dtype) -> RowKernel:
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
         b = e.builder
         source = e.at(values["logits"], b.mul(row, values["stride"]))
-        vectors = _Vectors(e, source, size, dtype)
+        vectors = RowVectors(e, source, size, dtype)
         best = _greatest(e, vectors)
         b.store(_lane(e, best), e.at(values["values"], row))
         first = b.sext(_lane(e, _first_of(e, vectors, best)), I64)
@@ -75,11 +75,11 @@ def _compile(recipe: Recipe, size: int, torch_dtype: torch.dtype) -> RowKernel:
     return RowKernel(recipe, arguments, emit_row)
 
 
-class _Vectors:
+class RowVectors:
     """A row, 16 elements at a time; behind its end it is -inf."""
 
     def __init__(self, e: Emitter, source: ir.Value, size: int, dtype: str) -> None:
-        self._e, self._source, self._size, self._dtype = e, source, size, dtype
+        self._e, self._source, self.size, self._dtype = e, source, size, dtype
         self.num_whole = size // LANES
         self.has_rest = size % LANES > 0
 
@@ -90,14 +90,14 @@ class _Vectors:
 
     def rest(self) -> ir.Value:
         """The one behind them."""
-        e, num_left = self._e, self._size % LANES
+        e, num_left = self._e, self.size % LANES
         exists = ir.Constant(ir.VectorType(I1, LANES), [int(lane < num_left) for lane in _ALL])
         place = e.at(self._source, e.int64(self.num_whole * LANES))
         values = load_elements(e, place, self._dtype, exists)
         return e.builder.select(exists, values, e.splat(float("-inf")))
 
 
-def _greatest(e: Emitter, vectors: _Vectors) -> ir.Value:
+def _greatest(e: Emitter, vectors: RowVectors) -> ir.Value:
     """In all lanes; NaN if there is one."""
     b = e.builder
 
@@ -117,7 +117,7 @@ def _greatest(e: Emitter, vectors: _Vectors) -> ir.Value:
     return b.fadd(best, sum_lanes(e, wrong))
 
 
-def _first_of(e: Emitter, vectors: _Vectors, best: ir.Value) -> ir.Value:
+def _first_of(e: Emitter, vectors: RowVectors, best: ir.Value) -> ir.Value:
     """Where a value stands first, in all lanes; 0 if nowhere."""
     b = e.builder
     nowhere = ir.Constant(VEC_I32, [_NOWHERE] * LANES)

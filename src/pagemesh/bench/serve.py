@@ -21,8 +21,8 @@ from pagemesh.bench.prompt_writer import PromptWriter
 from pagemesh.bench.readiness import await_ready
 from pagemesh.bench.report import RateResult, as_capacity, as_overview, as_table
 from pagemesh.bench.result_files import ResultFiles, first_error
-from pagemesh.bench.schedule import due_times
 from pagemesh.bench.settings import BenchServeConfig
+from pagemesh.workload.arrivals import due_times
 from pagemesh.workload.drawing import require_plots
 
 EXIT_FAILED: Final = 1

@@ -211,6 +211,26 @@ def fold(
     return carried
 
 
+def repeat(e: Emitter, goes_on: Callable[[], ir.Value], work: Callable[[], None]) -> None:
+    """work() as long as goes_on()."""
+    b = e.builder
+    head, body, after = (b.append_basic_block(name) for name in ("look", "again", "over"))
+    b.branch(head)
+    b.position_at_end(head)
+    b.cbranch(goes_on(), body, after)
+    b.position_at_end(body)
+    work()
+    b.branch(head)
+    b.position_at_end(after)
+
+
+def local(e: Emitter, kind: ir.Type, value: ir.Value) -> ir.Value:
+    """Address of a variable of this call, which has a value."""
+    place = e.scratch(1, kind)
+    e.builder.store(value, place)
+    return place
+
+
 def transposed(e: Emitter, rows: Sequence[ir.Value]) -> list[ir.Value]:
     """16 vectors of 16 lanes of 32 bits: lane m of vector n becomes lane n of vector m.
 

@@ -140,6 +140,7 @@ class RowKernel:
         at once, so that no two write to one page, which would wait for each other where it is new."""
         num_threads = 1 if num_rows * row_size < _MIN_SHARED_ELEMENTS else torch.get_num_threads()
         number = _ROWS_AT_ONCE if in_pieces else -(-num_rows // num_threads)
+        num_threads = min(num_threads, -(-num_rows // number))
         values = (ctypes.c_int64 * (len(arguments) + 3))(0, num_rows, number, *arguments)
         run_parallel(self._function, values, num_threads)
 

@@ -1,7 +1,4 @@
-"""Choosing a token for each row of logits, by one plan on every device.
-
-The draws of the CPU are the plain definition, `draw_tokens`.
-"""
+"""Choosing a token for each row of logits, by one plan on every device."""
 
 from __future__ import annotations
 
@@ -14,15 +11,12 @@ from pagemesh.kernels.sampling.interface import (
     SamplingPlan,
     TokenChooser,
 )
-from pagemesh.kernels.sampling.reference import DrawParameters, draw_tokens
 
 __all__ = [
     "NOTHING_LEFT",
     "NOT_FINITE",
-    "DrawParameters",
     "SamplingPlan",
     "TokenChooser",
-    "draw_tokens",
     "make_token_chooser",
 ]
 

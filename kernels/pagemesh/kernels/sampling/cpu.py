@@ -1,4 +1,4 @@
-"""Choosing tokens on a CPU: edits by numpy, in copies of the rows that have any, and draws by torch in float64.
+"""Choosing tokens on a CPU: edits by numpy, in copies of the rows that have any, and draws by a kernel of its own.
 
 An edit touches only the tokens that the plan names, except where a row has a mask. What is forbidden stays at -inf
 whatever is added to it, so it comes last.
@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.kernels.arg_max import arg_max
+from pagemesh.kernels.sampling.cpu_draw import CpuDraws, DrawParameters
 from pagemesh.kernels.sampling.interface import (
     NOT_FINITE,
     NOTHING_LEFT,
     SamplingPlan,
     uniform_draws,
 )
-from pagemesh.kernels.sampling.reference import DrawParameters, draw_tokens
 
 _NUM_KINDS = 4
 """Of entries: biases, tokens that were seen, tokens of the output, forbidden ones."""
@@ -32,6 +32,9 @@ Rows = npt.NDArray[np.int32]
 
 class CpuTokenChooser:
     """`TokenChooser` of tensors on the host, which has chosen when it returns."""
+
+    def __init__(self) -> None:
+        self._draws = CpuDraws()
 
     def __call__(
         self,
@@ -59,7 +62,8 @@ class CpuTokenChooser:
         drawn = plan.drawn_rows.numpy()
         drawn = drawn[flags.numpy()[drawn] == 0]
         if len(drawn):
-            token_ids.numpy()[drawn] = _draw(_values(logits, edited, plan, drawn), plan, drawn)
+            values = _values(logits, edited, plan, drawn)
+            token_ids.numpy()[drawn] = self._draws(values, _draw_parameters(plan, drawn))
 
 
 def apply_edits(edited: torch.Tensor, plan: SamplingPlan) -> None:
@@ -158,13 +162,12 @@ def _values(
     return values
 
 
-def _draw(logits: torch.Tensor, plan: SamplingPlan, drawn: Rows) -> list[int]:
+def _draw_parameters(plan: SamplingPlan, drawn: Rows) -> DrawParameters:
     seeds, positions = plan.seeds.numpy().view(np.uint64), plan.positions.numpy()
-    parameters = DrawParameters(
-        plan.temperatures.numpy()[drawn].tolist(),
-        plan.top_ks.numpy()[drawn].tolist(),
-        plan.min_ps.numpy()[drawn].tolist(),
-        plan.top_ps.numpy()[drawn].tolist(),
+    return DrawParameters(
+        plan.temperatures.numpy()[drawn],
+        plan.top_ks.numpy()[drawn].astype(np.int64),
+        plan.min_ps.numpy()[drawn],
+        plan.top_ps.numpy()[drawn],
         uniform_draws(seeds[drawn], positions[drawn]),
     )
-    return draw_tokens(logits, parameters)

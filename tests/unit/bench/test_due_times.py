@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from pagemesh.bench.schedule import due_times
+from pagemesh.workload.arrivals import due_times
 
 
 def gaps(times: list[float]) -> list[float]:
