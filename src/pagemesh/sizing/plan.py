@@ -37,8 +37,8 @@ ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of a number of each type."""
 _FLOAT32_BYTES: Final = 4
 _SAMPLING_BYTES: Final = 4 + 3 * 8
-"""Per logit: a float32 copy, and scores, weights and their sums in float64 (`kernels.sampling`'s reference;
-its lists of candidates on a device take less)."""
+"""Per logit: a float32 copy, and three whole numbers, by which the likeliest tokens are found where log probabilities
+are asked for (`kernels.logprobs`); lists of candidates on a device, and the weights of draws, take less."""
 
 _REPLICATED: Final = (
     *("norm.weight", "norm.bias", "router.weight", "router.bias", "shared_gate.weight"),
