@@ -61,13 +61,29 @@ def option(process: psutil.Process, flag: str) -> str | None:
     return words[words.index(flag) + 1] if flag in words else None
 
 
-def tell_to_stop(mesh: Mesh, part: str) -> None:
-    """SIGTERM to a part; the gateway's is Envoy's supervisor."""
+def tell_to_stop(mesh: Mesh, part: str) -> Callable[[], None]:
+    """SIGTERM to a part, the gateway's is Envoy's supervisor; gives a function that waits until it serves again."""
+    wait_until_back = _expect_back(mesh, part)
     process: psutil.Process | None = mesh.parts()[part]
     if process is not None and part == "gateway":
         process = process.parent()
     assert process is not None, "it has a supervisor"
     process.send_signal(signal.SIGTERM)
+    return wait_until_back
+
+
+def _expect_back(mesh: Mesh, part: str) -> Callable[[], None]:
+    """Before a part ends."""
+    num_returns = mesh.output.count(f"{part} serves again")
+
+    def wait_until_back() -> None:
+        until(
+            lambda: mesh.output.count(f"{part} serves again") > num_returns,
+            f"{part} serves again",
+            RETURN_DEADLINE_S,
+        )
+
+    return wait_until_back
 
 
 class Mesh:
@@ -166,20 +182,12 @@ class Mesh:
 
     def kill(self, part: str, *, engine: bool = False) -> Callable[[], None]:
         """kill -9 of a part or its engine; gives a function that waits until it serves again."""
-        num_returns = self.output.count(f"{part} serves again")
+        wait_until_back = _expect_back(self, part)
         process = self.parts()[part]
         if engine:
             (process,) = process.children()
         process.kill()
         process.wait(10)
-
-        def wait_until_back() -> None:
-            until(
-                lambda: self.output.count(f"{part} serves again") > num_returns,
-                f"{part} serves again",
-                RETURN_DEADLINE_S,
-            )
-
         return wait_until_back
 
     def wait_until_complete(self) -> None:

@@ -21,8 +21,8 @@ import pytest
 
 from pagemesh.local.processes import bound_to
 from tests.mesh.harness import (
+    DEADLINE_S,
     MODEL,
-    RETURN_DEADLINE_S,
     Mesh,
     can_connect,
     running_mesh,
@@ -108,8 +108,6 @@ def wait_until_whole(mesh: Mesh, count: int) -> None:
             for role, number in (("prefill", count), ("decode", 2))
         ),
         "the routers reach all workers",
-        # One that a test before told to stop may be on its way back.
-        RETURN_DEADLINE_S,
     )
 
 
@@ -220,9 +218,10 @@ def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv(mesh: 
     def stop(worker: str) -> None:
         nonlocal stopped
         stopped = worker
-        tell_to_stop(mesh, worker)
+        wait_until_back = tell_to_stop(mesh, worker)
         with slowed(engine_of(mesh, worker)):
             time.sleep(PATIENCE_S)
+        wait_until_back()
 
     undisturbed, told = ask_and_disturb(mesh, request, lambda worker: partial(stop, worker))
     assert told.choices == undisturbed.choices
@@ -311,13 +310,8 @@ def test_a_rolling_restart_under_load_costs_no_request(doubled_mesh: Mesh) -> No
 
 def restart(mesh: Mesh, part: str) -> None:
     """Tell a part to stop, and wait until it serves again."""
-    num_returns = mesh.output.count(f"{part} serves again")
-    tell_to_stop(mesh, part)
-    until(
-        lambda: mesh.output.count(f"{part} serves again") > num_returns,
-        f"{part} serves again",
-        RETURN_DEADLINE_S,
-    )
+    wait_until_back = tell_to_stop(mesh, part)
+    wait_until_back()
 
 
 def answer(gateways: Sequence[str], prompt: str) -> str:
@@ -334,7 +328,7 @@ def answer(gateways: Sequence[str], prompt: str) -> str:
     }
     for gateway in gateways:
         try:
-            found = httpx.post(f"{gateway}/v1/completions", json=body, timeout=RETURN_DEADLINE_S)
+            found = httpx.post(f"{gateway}/v1/completions", json=body, timeout=DEADLINE_S)
         except (httpx.ConnectError, httpx.ReadError):
             # Nobody listens, or it was reset in the queue of a socket that was just closed.
             continue

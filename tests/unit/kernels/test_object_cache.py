@@ -272,7 +272,7 @@ print(len(numbers), *answer.outputs[0].token_ids)
 """
 
 
-def test_another_process_writes_no_kernel_that_has_been_written(tmp_path: Path) -> None:
+def test_another_process_writes_no_kernel_that_has_been_written() -> None:
     """Recipes of all that a model needs say the same in every process."""
     answers = [
         subprocess.run(
