@@ -41,7 +41,7 @@ CHANGED_ROWS: Final = (512, 1, 64, 2048, 256, 32, 128, 16, 8192)
 
 Compute = Callable[[torch.Tensor], torch.Tensor]
 
-_CUDA_LINEAR: Final[Any] = import_module("pagemesh.kernels.linear.cuda")
+_CUDA_PRODUCT: Final[Any] = import_module("pagemesh.kernels.linear.cuda_product")
 """Where tiles are chosen: other tiles are put in the place of the choice."""
 
 
@@ -155,30 +155,30 @@ class Job(NamedTuple):
 @contextmanager
 def _using(tiles: Tiles | None) -> Iterator[None]:
     """Products are cut like this meanwhile; None: as they choose."""
-    chosen = _CUDA_LINEAR.choose_tiles
+    chosen = _CUDA_PRODUCT.choose_tiles
     if tiles is not None:
-        _CUDA_LINEAR.choose_tiles = lambda *_, **__: tiles
+        _CUDA_PRODUCT.choose_tiles = lambda *_, **__: tiles
     try:
         yield
     finally:
-        _CUDA_LINEAR.choose_tiles = chosen
+        _CUDA_PRODUCT.choose_tiles = chosen
 
 
 @contextmanager
 def _watching(found: list[Tiles]) -> Iterator[None]:
     """Note the tiles that are chosen meanwhile."""
-    chosen = _CUDA_LINEAR.choose_tiles
+    chosen = _CUDA_PRODUCT.choose_tiles
 
     def choose(*arguments: object, **options: object) -> Tiles:
         tiles: Tiles = chosen(*arguments, **options)
         found.append(tiles)
         return tiles
 
-    _CUDA_LINEAR.choose_tiles = choose
+    _CUDA_PRODUCT.choose_tiles = choose
     try:
         yield
     finally:
-        _CUDA_LINEAR.choose_tiles = chosen
+        _CUDA_PRODUCT.choose_tiles = chosen
 
 
 class Series:

@@ -12,11 +12,18 @@ from pagemesh.kernels.expert_choice import Choices, make_expert_choice
 from pagemesh.kernels.expert_choice.interface import ReferenceExpertChoice
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.linear import Dense, make_gated_linear, make_linear
+from pagemesh.kernels.linear import (
+    Dense,
+    make_gated_linear,
+    make_linear,
+    make_normed_product,
+)
 from pagemesh.kernels.linear.cuda_weight import takes_codes
 from pagemesh.kernels.linear.packed import ScaledFp8
 from pagemesh.kernels.linear.rows_kernel import fp8_rows
+from pagemesh.kernels.linear.weight import Weight
 from pagemesh.kernels.rms_norm import make_rms_norm
+from pagemesh.kernels.rms_norm.interface import UnscaledRows
 from pagemesh.kernels.write_kv import Turn
 from tests.support.random_weights import random_like
 from tests.unit.kernels.turning import turned
@@ -163,6 +170,35 @@ def test_norms_activations_and_turns() -> None:
         return turned(heads, step, CUDA)
 
     check(turn, rows)
+
+
+@pytest.mark.parametrize("kind", ["dense", "int4"])
+@pytest.mark.parametrize("hidden_size", [4096, 8192, 2880], ids=str)
+def test_products_behind_a_norm(hidden_size: int, kind: str) -> None:
+    """Few rows are summed and left for the norm by the product in front, many by a kernel of their own."""
+    before = make_linear(Dense(random(hidden_size, 4096) / 64))
+    weight: Weight = Dense(random(2 * 1024, hidden_size) / 64)
+    if kind == "int4":
+        # Groups of 128, with which 2,880 does not end.
+        shape = 2 * 1024, -(-hidden_size // 128) * 128
+        weight = WEIGHTS["int4"](*shape).moved(lambda tensor: random_like(tensor, CUDA))
+        before = make_linear(Dense(random(shape[1], 4096) / 64))
+    norm = make_rms_norm(random(weight.shape[1], dtype=torch.float32), 1e-6)
+    inputs, residual = random(MOST_TOKENS, 4096), random(MOST_TOKENS, weight.shape[1])
+    for reader in (make_linear(weight), make_gated_linear(weight, None, Gate("silu"))):
+        product = make_normed_product(norm, reader)
+        hidden, normed = product.norm.of_sum(before, residual, inputs)
+        together = product.multiply(normed)
+        assert together.isfinite().all()
+        assert torch.equal(hidden, before.add_to(residual, inputs))
+        for begin, end in (*PARTS, (0, 64)):
+            part = slice(begin, end)
+            summed, left = product.norm.of_sum(before, residual[part], inputs[part])
+            assert isinstance(left, UnscaledRows)
+            assert torch.equal(summed, hidden[part]), (begin, end)
+            assert torch.equal(product.multiply(left), together[part]), (begin, end)
+            alone = product.norm(hidden[part])
+            assert torch.equal(product.multiply(alone), together[part]), (begin, end)
 
 
 def test_streams_may_multiply_with_one_weight_at_the_same_time() -> None:

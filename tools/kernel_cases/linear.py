@@ -9,9 +9,18 @@ from typing import Final
 
 import torch
 
-from pagemesh.kernels.linear import Dense, Gate, make_gated_linear, make_linear, make_lookup
+from pagemesh.kernels.linear import (
+    Dense,
+    Gate,
+    make_gated_linear,
+    make_linear,
+    make_lookup,
+    make_normed_product,
+)
 from pagemesh.kernels.linear.packed import ChannelInt8, Codebook, GroupInt, ScaledFp8
 from pagemesh.kernels.linear.weight import Quantised
+from pagemesh.kernels.rms_norm import make_rms_norm
+from pagemesh.kernels.rms_norm.interface import UnscaledRows
 from tools.kernel_cases.case import Case, meta
 
 
@@ -37,7 +46,40 @@ def cases() -> Iterator[Case]:
     for num_tokens in (1, 8192):
         rows = meta(num_tokens, 4096, dtype=torch.float32)
         yield Case(f"float32, T = {num_tokens}", partial(single, rows))
+    yield from _normed_cases()
     yield from _quantised_cases()
+
+
+def _normed_cases() -> Iterator[Case]:
+    """With a norm in front or behind; few tokens, whose sums of squares are read, and many."""
+    output = make_linear(Dense(meta(4096, 4096)))
+    for name, weight in (("", Dense(meta(28672, 4096))), (" in int4", int4(28672, 4096))):
+        gated = make_gated_linear(weight, None, Gate("silu"))
+        norm = make_rms_norm(meta(4096, dtype=torch.float32), 1e-6)
+        behind = make_normed_product(norm, gated)
+        for num_tokens in (1, 64, 256, 8192):
+            squares = meta(
+                *((num_tokens, 64) if num_tokens <= 256 else (num_tokens,)), dtype=torch.float32
+            )
+            rows = UnscaledRows(meta(num_tokens, 4096), squares)
+            yield Case(
+                f"gate and up{name} behind a norm, T = {num_tokens}",
+                partial(behind.multiply, rows),
+            )
+    for num_tokens in (1, 17, 64, 128, 256):
+        hidden = meta(num_tokens, 4096)
+        yield Case(
+            f"o in front of a norm, T = {num_tokens}",
+            partial(behind.norm.of_sum, output, hidden, hidden),
+        )
+    wide = make_linear(Dense(meta(10240, 8192)))
+    norm = make_rms_norm(meta(8192, dtype=torch.float32), 1e-6)
+    behind = make_normed_product(norm, wide)
+    for num_tokens in (64, 256):
+        squares = meta(num_tokens, 128, dtype=torch.float32)
+        rows = UnscaledRows(meta(num_tokens, 8192), squares)
+        name = f"qkv of Llama 3 70B behind a norm, T = {num_tokens}"
+        yield Case(name, partial(behind.multiply, rows))
 
 
 def _quantised_cases() -> Iterator[Case]:

@@ -7,14 +7,16 @@ from functools import partial
 
 import torch
 
-from pagemesh.kernels.rms_norm import make_rms_norm
+from pagemesh.kernels.rms_norm.cuda import CudaRmsNorm
 from tools.kernel_cases.case import Case, meta
 
 
 def cases() -> Iterator[Case]:
-    """Alone and with a residual."""
+    """Alone, with a residual, and for a product that scales."""
     for size in (4096, 8192):
-        norm = make_rms_norm(meta(size, dtype=torch.float32), 1e-6)
+        norm = CudaRmsNorm(meta(size, dtype=torch.float32), 1e-6)
         rows = meta(8, size)
         yield Case(f"of {size}", partial(norm, rows))
         yield Case(f"of {size}, added", partial(norm.add_to, rows, rows))
+        yield Case(f"of {size}, weighed", partial(norm.weigh, rows, keeps_runs=True))
+        yield Case(f"of {size}, weighed, with scales", partial(norm.weigh, rows, keeps_runs=False))

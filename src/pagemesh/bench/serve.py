@@ -13,11 +13,10 @@ import uvloop
 
 from pagemesh.bench.client import Client
 from pagemesh.bench.datasets import Dataset
-from pagemesh.bench.endpoint_tokenizer import endpoint_tokenizer, load_tokenizer
 from pagemesh.bench.metrics import count_tokens, measure
 from pagemesh.bench.offered_load import send_all
 from pagemesh.bench.plots import draw_plots
-from pagemesh.bench.prompt_writer import PromptWriter
+from pagemesh.bench.prompt_writer import PromptWriter, endpoint_tokenizer, load_tokenizer
 from pagemesh.bench.readiness import await_ready
 from pagemesh.bench.report import RateResult, as_capacity, as_overview, as_table
 from pagemesh.bench.result_files import ResultFiles, first_error

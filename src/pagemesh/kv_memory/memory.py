@@ -97,6 +97,14 @@ class KvMemory:
         self._mapping[-NONCE_BYTES:] = nonce
         return MemoryName(os.getpid(), self._descriptor, self.num_blocks, nonce)
 
+    def clear(self) -> None:
+        """Have nothing but zeros in all blocks, which take no memory then. Nobody may have anything in one."""
+        try:
+            self._mapping.madvise(mmap.MADV_REMOVE)
+        except (AttributeError, OSError):
+            # Not on Linux, or a file system that has no holes.
+            self.bytes[:] = 0
+
     def read(
         self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
     ) -> None:

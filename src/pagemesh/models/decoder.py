@@ -10,10 +10,21 @@ import torch
 from torch.nn import functional
 
 from pagemesh.errors import InternalError
-from pagemesh.kernels.linear import Linear, Lookup, Weight, make_linear, make_lookup
+from pagemesh.kernels.linear import (
+    Linear,
+    Lookup,
+    StepwiseSumNorm,
+    Summed,
+    SumNorm,
+    Weight,
+    make_linear,
+    make_lookup,
+    make_normed_product,
+)
 from pagemesh.kernels.linear.weight import Plain
+from pagemesh.kernels.rms_norm import NormedRows
 from pagemesh.kernels.write_kv import Turn
-from pagemesh.models.feed_forward import FeedForward, make_feed_forward
+from pagemesh.models.feed_forward import FeedForward, Mlp, make_feed_forward
 from pagemesh.models.interface import ForwardContext
 from pagemesh.models.norms import Norm
 from pagemesh.models.parameters import ParameterScope
@@ -164,15 +175,14 @@ class AttentionInput:
         self._num_heads = spec.num_heads
         self._num_all = spec.num_heads + 2 * spec.num_kv_heads
         self._head_dim = spec.head_dim
-        self._norm = norm
-        self._projection = projection
+        self.norm, self._multiply = make_normed_product(norm, projection)
         self._turn = turn
 
     def project(
-        self, hidden: torch.Tensor, rotations: Sequence[torch.Tensor], attention: ForwardContext
+        self, normed: NormedRows, rotations: Sequence[torch.Tensor], attention: ForwardContext
     ) -> torch.Tensor:
-        """Queries [T, heads, head_dim] of [T, hidden]."""
-        qkv = self._projection(self._norm(hidden))
+        """Queries [T, heads, head_dim] of hidden states as `norm` gives them."""
+        qkv = self._multiply(normed)
         heads = qkv.view(-1, self._num_all, self._head_dim)
         turn = None if self._turn is None else self._turn.of(rotations)
         attention.write(self._layer, heads, turn)
@@ -190,6 +200,8 @@ def make_layer_output(
     output = scope.linear("o")
     mlp = make_feed_forward(layer.mlp, scope)
     match spec.residual:
+        case "sequential" if isinstance(mlp, Mlp):
+            return SequentialMlp(output, norm("mlp_norm"), mlp)
         case "sequential":
             return Sequential(output, norm("mlp_norm"), mlp)
         case "post_norms":
@@ -206,22 +218,37 @@ def make_layer_output(
 class LayerOutput(Protocol):
     """What follows attention."""
 
-    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """The layer's output [R, hidden] from its input and the attended heads [R, heads · head_dim]."""
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor, following: SumNorm) -> Summed:
+        """The layer's output [R, hidden] from its input and the attended heads [R, heads · head_dim], and the same
+        normed for what follows."""
         ...
 
 
-class Sequential:
+class SequentialMlp:
     """Attention is added, then the MLP of the normed sum."""
+
+    def __init__(self, output: Linear, norm: Norm, mlp: Mlp) -> None:
+        self._output = output
+        self._norm, self._expand = make_normed_product(norm, mlp.expand)
+        self._down = mlp.down
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor, following: SumNorm) -> Summed:
+        hidden, normed = self._norm.of_sum(self._output, hidden, attended)
+        return following.of_sum(self._down, hidden, self._expand(normed))
+
+
+class Sequential:
+    """The same with a mixture."""
 
     def __init__(self, output: Linear, norm: Norm, mlp: FeedForward) -> None:
         self._output = output
         self._norm = norm
         self._mlp = mlp
 
-    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor, following: SumNorm) -> Summed:
         hidden = self._output.add_to(hidden, attended)
-        return self._mlp.add_to(hidden, self._norm(hidden))
+        hidden = self._mlp.add_to(hidden, self._norm(hidden))
+        return hidden, following(hidden)
 
 
 class PostNorms:
@@ -240,9 +267,10 @@ class PostNorms:
         self._mlp = mlp
         self._attention_post_norm, self._mlp_post_norm = post_norms
 
-    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor, following: SumNorm) -> Summed:
         hidden = self._attention_post_norm.add_to(hidden, self._output(attended))
-        return self._mlp_post_norm.add_to(hidden, self._mlp.compute(self._norm(hidden)))
+        hidden = self._mlp_post_norm.add_to(hidden, self._mlp.compute(self._norm(hidden)))
+        return hidden, following(hidden)
 
 
 class NormedSums:
@@ -257,9 +285,10 @@ class NormedSums:
         self._mlp = mlp
         self._mlp_norm = mlp_norm
 
-    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor, following: SumNorm) -> Summed:
         hidden = self._attention_norm(self._output.add_to(hidden, attended))
-        return self._mlp_norm(self._mlp.add_to(hidden, hidden))
+        hidden = self._mlp_norm(self._mlp.add_to(hidden, hidden))
+        return hidden, following(hidden)
 
 
 class Parallel:
@@ -274,8 +303,9 @@ class Parallel:
         self._norm = norm
         self._mlp = mlp
 
-    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        return self._mlp.add_to(self._output.add_to(hidden, attended), self._norm(hidden))
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor, following: SumNorm) -> Summed:
+        hidden = self._mlp.add_to(self._output.add_to(hidden, attended), self._norm(hidden))
+        return hidden, following(hidden)
 
 
 class Layer(NamedTuple):
@@ -299,15 +329,16 @@ class Decoder:
         """`rotations` look positions up, in a table for each RoPE of the model, see `rotation_table`."""
         self._embedding = embedding
         self._rotations = rotations
-        self._all_layers = layers
-        self._layers = layers[:-1]
-        self._last_layer = layers[-1]
+        self._layers = layers
         self._final_norm = final_norm
+        self._last = StepwiseSumNorm(final_norm)
+        following: list[SumNorm] = [*(layer.input.norm for layer in layers[1:]), self._last]
+        self._steps = list(zip(layers, following, strict=True))
         self._head = head
 
     def first_layers(self, number: int) -> Decoder:
         """Of the same tensors, another decoder that leaves the other layers out."""
-        layers = self._all_layers[:number]
+        layers = self._layers[:number]
         return Decoder(self._embedding, self._rotations, layers, self._final_norm, self._head)
 
     def forward(
@@ -331,17 +362,20 @@ class Decoder:
     ) -> torch.Tensor:
         """The rest of `forward`. What was entered stays as it is."""
         hidden, *rotations = entered
-        for index, layer in enumerate(self._layers):
-            query = layer.input.project(hidden, rotations, attention)
-            hidden = layer.output.finish(hidden, attention.attend(index, query).flatten(1))
-        query = self._last_layer.input.project(hidden, rotations, attention)
-        if rows is not None and rows.numel() == 0:
-            return hidden[:0]
-        attended = attention.attend(len(self._layers), query).flatten(1)
-        if rows is not None:
-            # Nothing reads the other tokens' hidden states any more, only their KV.
-            attended, hidden = attended.index_select(0, rows), hidden.index_select(0, rows)
-        return self._final_norm(self._last_layer.output.finish(hidden, attended))
+        normed = self._layers[0].input.norm(hidden)
+        for index, (layer, following) in enumerate(self._steps):
+            query = layer.input.project(normed, rotations, attention)
+            del normed  # which nobody else reads: a long step needs the memory
+            picked = rows if following is self._last else None
+            if picked is not None and not picked.numel():
+                return hidden[:0]
+            attended = attention.attend(index, query).flatten(1)
+            if picked is not None:
+                # Nothing reads the other tokens' hidden states any more, only their KV.
+                attended, hidden = attended.index_select(0, picked), hidden.index_select(0, picked)
+            hidden, normed = layer.output.finish(hidden, attended, following)
+        assert isinstance(normed, torch.Tensor)
+        return normed
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._head.logits(hidden)

@@ -77,14 +77,14 @@ class Mlp:
     """Gate, up and the activation, then down."""
 
     def __init__(self, expand: Expansion, down: Linear) -> None:
-        self._expand = expand
-        self._down = down
+        self.expand = expand
+        self.down = down
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._down(self._expand(hidden))
+        return self.down(self.expand(hidden))
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        return self._down.add_to(residual, self._expand(hidden))
+        return self.down.add_to(residual, self.expand(hidden))
 
 
 class Mixture:

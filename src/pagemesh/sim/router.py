@@ -116,7 +116,7 @@ class Router:
 
     def on_answer(self, num_tokens: int) -> None:
         """An answer ended after so many tokens."""
-        self._decider.on_answer(num_tokens)
+        self._decider.answers.observe(num_tokens)
 
     def _account(self, record: Record, known: Mapping[str, int], route: Route) -> None:
         """As `Decision` counts it, whether or not the policy asks the index."""

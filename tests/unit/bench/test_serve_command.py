@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.bench.endpoint_tokenizer import endpoint_tokenizer
+from pagemesh.bench.prompt_writer import endpoint_tokenizer
 from pagemesh.bench.settings import BenchServeConfig
 from pagemesh.cli.main import main
 from tests.support.paced_server import KEY, PacedServer, running_paced_server

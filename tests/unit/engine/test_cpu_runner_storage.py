@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -58,6 +59,40 @@ def test_writing_some_layers_leaves_the_others() -> None:
     storage.write([4], 1, 1, bytes(storage.layout.num_bytes_per_layer))
     assert not storage.layers[1][:, 4].any()
     assert read_kv(storage, [4], 0, 1) + read_kv(storage, [4], 2, 1) == before
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
+def test_a_cleared_memory_is_zeros_that_take_no_memory(*, is_shared: bool) -> None:
+    descriptor = open_memory() if is_shared else None
+    layout = KvLayout.uniform(64, 4, 4, 64, "float32")
+    memory = KvMemory(layout, 40, descriptor)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    memory.bytes[:] = 7
+    filled = process.memory_info().rss - before
+    memory.clear()
+    left = process.memory_info().rss - before
+    size = 40 * layout.num_bytes
+    assert filled > 0.9 * size
+    assert left < 0.2 * size
+    if descriptor is not None:
+        assert os.fstat(descriptor).st_blocks * 512 < 0.2 * size
+    assert not memory.bytes.any()
+    memory.bytes[1] = 3
+    assert memory.bytes.sum() == 3 * memory.bytes[1].size
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def test_memory_without_holes_is_written() -> None:
+    class Refusing:
+        def madvise(self, _: int) -> None:
+            raise OSError(errno.EOPNOTSUPP, "no holes")
+
+    memory = make_storage()
+    memory._mapping = Refusing()  # type: ignore[assignment]
+    memory.clear()
+    assert not memory.bytes.any()
 
 
 def test_no_blocks_are_no_bytes() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.dispatch import Backend, using
-from pagemesh.kernels.linear import cuda as cuda_linear
+from pagemesh.kernels.linear import cuda_product
 from pagemesh.kernels.linear.tiles import Tiles, choose_tiles
 
 
@@ -37,5 +37,5 @@ def is_split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     def choose(*args: Any, **kwargs: Any) -> Tiles:
         return choose_tiles(*args, **kwargs)._replace(is_split=request.param)
 
-    monkeypatch.setattr(cuda_linear, "choose_tiles", choose)
+    monkeypatch.setattr(cuda_product, "choose_tiles", choose)
     return bool(request.param)

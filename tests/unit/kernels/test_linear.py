@@ -12,8 +12,15 @@ from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.gated_activation.interface import ReferenceGatedActivation
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.kernels.launch import is_interpreted
-from pagemesh.kernels.linear import Dense, Gate, GatedLinear, Linear, make_gated_linear, make_linear
-from pagemesh.kernels.linear import cuda as cuda_linear
+from pagemesh.kernels.linear import (
+    Dense,
+    Gate,
+    GatedLinear,
+    Linear,
+    cuda_product,
+    make_gated_linear,
+    make_linear,
+)
 from pagemesh.kernels.linear.cpu import PanelLinear
 from pagemesh.kernels.linear.cuda import CudaLinear
 from pagemesh.kernels.linear.interface import PlainLinear
@@ -145,7 +152,7 @@ def test_segments_are_added_in_one_order_whoever_computes_them(
         def choose(*args: Any, is_split: bool = is_split, **kwargs: Any) -> Tiles:
             return choose_tiles(*args, **kwargs)._replace(is_split=is_split)
 
-        monkeypatch.setattr(cuda_linear, "choose_tiles", choose)
+        monkeypatch.setattr(cuda_product, "choose_tiles", choose)
         # Twice: counters must be as they were.
         for _ in range(2):
             part = rows.to(device_of(CudaLinear))

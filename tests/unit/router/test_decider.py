@@ -222,7 +222,7 @@ def test_answers_that_ended_tell_how_much_room_the_next_one_needs() -> None:
     assert decision is not None
     assert decision.reasons.refused == {"small": "capacity"}
     for _ in range(200):
-        mesh.on_answer(32)
+        mesh.answers.observe(32)
     decision = mesh.decide(workers, {}, request)
     assert decision is not None
     assert decision.reasons.refused == {}

@@ -17,7 +17,7 @@ from pagemesh.kernels.experts.kernel import (
 )
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.launch import BoundKernel, cdiv, launch, next_power_of_2
-from pagemesh.kernels.linear.cuda import DTYPES
+from pagemesh.kernels.linear.cuda_product import DTYPES
 from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight
 from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.tiles import (

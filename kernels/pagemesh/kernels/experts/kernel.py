@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from pagemesh.kernels.early_start import wait_for_earlier
+from pagemesh.kernels.linear.finish_kernel import finish
 from pagemesh.kernels.linear.kernel import (
     add_segments,
-    finish,
     leave_segment,
     segment_begin,
     segment_end,

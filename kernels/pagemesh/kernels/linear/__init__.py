@@ -8,6 +8,9 @@ codes of 8 bits as well.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import torch
 
 from pagemesh.kernels.dispatch import backend_for
@@ -16,11 +19,17 @@ from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
     Lookup,
+    NormedProduct,
     PlainLinear,
+    ScalesRows,
     StepwiseGatedLinear,
+    StepwiseSumNorm,
+    Summed,
+    SumNorm,
 )
 from pagemesh.kernels.linear.reference import Int8Linear
 from pagemesh.kernels.linear.weight import Dense, Plain, Weight, takes_int8_rows
+from pagemesh.kernels.rms_norm.interface import NormedRows
 
 __all__ = [
     "Dense",
@@ -28,10 +37,15 @@ __all__ = [
     "GatedLinear",
     "Linear",
     "Lookup",
+    "NormedProduct",
+    "StepwiseSumNorm",
+    "SumNorm",
+    "Summed",
     "Weight",
     "make_gated_linear",
     "make_linear",
     "make_lookup",
+    "make_normed_product",
 ]
 
 
@@ -70,6 +84,21 @@ def make_gated_linear(weight: Weight, bias: torch.Tensor | None, gate: Gate) -> 
         case "reference":
             activate = make_gated_activation(gate, weight.device)
             return StepwiseGatedLinear(_reference(weight, bias), activate)
+
+
+def make_normed_product(
+    norm: Callable[[torch.Tensor], torch.Tensor],
+    product: Callable[[torch.Tensor], torch.Tensor],
+) -> NormedProduct:
+    """A norm and a product that alone reads what it norms, made of both, which may share the work."""
+    if isinstance(product, ScalesRows):
+        together = product.behind(norm)
+        if together is not None:
+            return together
+    # Nobody but the norm beside it gives it rows.
+    return NormedProduct(
+        StepwiseSumNorm(norm), cast("Callable[[NormedRows], torch.Tensor]", product)
+    )
 
 
 def make_lookup(table: Plain) -> Lookup:

@@ -8,23 +8,21 @@ from typing import Final
 import torch
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.launch import BoundKernel, cdiv
-from pagemesh.kernels.linear.cuda_weight import KernelRows, KernelWeight, takes_codes
+from pagemesh.kernels.linear.cuda_product import Product
+from pagemesh.kernels.linear.cuda_weight import KernelWeight, takes_codes
 from pagemesh.kernels.linear.interface import (
     GatedLinear,
     Linear,
     Lookup,
+    NormedProduct,
+    ScalesRows,
     StepwiseGatedLinear,
-    check_rows,
-    check_weight,
+    Summed,
 )
-from pagemesh.kernels.linear.kernel import linear_kernel
-from pagemesh.kernels.linear.tiles import GROUP, Tiles, choose_tiles, num_segments
+from pagemesh.kernels.linear.tiles import SMALL
 from pagemesh.kernels.linear.weight import Dense, Plain, RowStack, Weight
-from pagemesh.kernels.target import arrival_counters, target_of
-
-DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
-"""Of weights."""
+from pagemesh.kernels.rms_norm.cuda import CudaRmsNorm
+from pagemesh.kernels.rms_norm.interface import UnscaledRows
 
 
 def make_cuda_linear(weight: Weight, bias: torch.Tensor | None) -> Linear:
@@ -47,17 +45,20 @@ def make_cuda_lookup(table: Plain) -> Lookup:
     return table.rows if weight is None or not weight.is_unpacked else weight.rows
 
 
-class CudaLinear:
+class CudaLinear(ScalesRows):
     """`Linear` of CUDA tensors."""
 
     def __init__(self, weight: Weight, bias: torch.Tensor | None) -> None:
-        self._product = _Product(weight, bias, None)
+        self.product = Product(weight, bias, None)
+
+    def behind(self, norm: object) -> NormedProduct | None:
+        return _normed_product(norm, self.product)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self._product.multiply(inputs, None)
+        return self.product.multiply(inputs, None)
 
     def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        return self._product.multiply(inputs, residual)
+        return self.product.multiply(inputs, residual)
 
 
 class CudaRowStack:
@@ -76,93 +77,45 @@ class CudaRowStack:
         return torch.cat([part.add_to(piece, inputs) for part, piece in pieces], 1)
 
 
-class CudaGatedLinear:
+class CudaGatedLinear(ScalesRows):
     """`GatedLinear` of CUDA tensors."""
 
     def __init__(self, weight: Weight, bias: torch.Tensor | None, gate: Gate) -> None:
-        self._product = _Product(weight, bias, gate)
+        self._product = Product(weight, bias, gate)
+
+    def behind(self, norm: object) -> NormedProduct | None:
+        return _normed_product(norm, self._product)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         return self._product.multiply(inputs, None)
 
 
-class _Product:
-    def __init__(self, weight: Weight, bias: torch.Tensor | None, gate: Gate | None) -> None:
-        check_weight(weight, bias, DTYPES, is_gated=gate is not None)
-        self._weight = KernelWeight(weight)
-        self._bias = None if bias is None else bias.contiguous()
-        self._gate = gate or Gate("silu")
-        self._is_gated = gate is not None
-        num_rows, self._num_inputs = weight.shape
-        self._num_outputs = num_rows // 2 if self._is_gated else num_rows
-        self._segments = num_segments(self._num_outputs, self._num_inputs)
-        self._kernels: dict[tuple[Tiles, bool], BoundKernel] = {}
+def _normed_product(norm: object, product: Product) -> NormedProduct | None:
+    if isinstance(norm, CudaRmsNorm) and product.follow(norm):
+        return NormedProduct(CudaSumNorm(norm), product.multiply_unscaled)
+    return None
 
-    def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """Of rows [T, in] and, where it is added, a residual [T, out]: [T, out]."""
-        check_rows(inputs, residual, self._weight, self._num_outputs)
-        if residual is not None and residual.stride(-1) != 1:
-            residual = residual.contiguous()
-        # Not `len`, which takes torch as long as starting a kernel.
-        num_tokens = inputs.shape[0]
-        output = inputs.new_empty(num_tokens, self._num_outputs)
-        if num_tokens:
-            self._launch(self._weight.take(inputs), residual, output)
-        return output
 
-    def _launch(
-        self, rows: KernelRows, residual: torch.Tensor | None, output: torch.Tensor
-    ) -> None:
-        num_tokens, device = output.shape[0], output.device
-        tiles = choose_tiles(
-            self._num_outputs,
-            self._num_inputs,
-            num_tokens,
-            self._segments,
-            rows.numbers.dtype,
-            target_of(device),
-            is_gated=self._is_gated,
-            num_bits=self._weight.num_bits,
-        )
-        adds = residual is not None
-        kernel = self._kernels.get((tiles, adds))
-        if kernel is None:
-            kernel = self._bind(tiles, rows.numbers.dtype, adds=adds)
-            self._kernels[tiles, adds] = kernel
-        arguments = rows.arguments
-        arguments["output"] = output
-        arguments["num_tokens"] = num_tokens
-        if residual is not None:
-            arguments["residual"] = residual
-            arguments["residual_stride"] = residual.stride(0)
-        if tiles.is_split:
-            shape = (self._segments, num_tokens, self._weight.shape[0])
-            arguments["partials"] = rows.numbers.new_empty(shape, dtype=rows.sum_dtype)
-            arguments["counters"] = arrival_counters(device)
-        num_tiles = cdiv(self._num_outputs, tiles.block_out) * cdiv(num_tokens, tiles.block_t)
-        kernel.start((num_tiles, self._segments if tiles.is_split else 1), arguments)
+_MOST_SUMMED: Final = 256
+"""Rows whose squares products sum up. Steps of more are not short of time for a kernel, which computes the scales once
+where each program of the next product would."""
 
-    def _bind(self, tiles: Tiles, dtype: torch.dtype, *, adds: bool) -> BoundKernel:
-        """The kernel with these tiles, for rows that are multiplied in a type, with a residual or without one."""
-        absent = {} if adds else {"residual": None, "residual_stride": 0}
-        if not tiles.is_split:
-            absent |= {"partials": None, "counters": None}
-        return BoundKernel(
-            linear_kernel,
-            {
-                **self._weight.arguments,
-                **absent,
-                "bias": self._bias,
-                "num_outputs": self._num_outputs,
-                "num_inputs": self._num_inputs,
-                "limit": self._gate.limit,
-                "alpha": self._gate.alpha,
-                "GATE": self._gate.kind if self._is_gated else None,
-                "SEGMENTS": self._segments,
-                "GROUP": GROUP,
-                **tiles.constants(self._num_inputs, dtype),
-            },
-            num_warps=tiles.num_warps,
-            num_stages=tiles.num_stages,
-            overlaps=True,
-        )
+_MOST_RUNS: Final = 128
+"""Sums of squares in rows of which there may be so many; of longer ones there is one tile, or registers run out."""
+
+
+class CudaSumNorm:
+    """`SumNorm` whose rows the product behind it scales."""
+
+    def __init__(self, norm: CudaRmsNorm) -> None:
+        self._norm = norm
+        self._most_summed = _MOST_SUMMED if norm.num_runs <= _MOST_RUNS else SMALL
+
+    def __call__(self, hidden: torch.Tensor) -> UnscaledRows:
+        return self._norm.weigh(hidden, keeps_runs=hidden.shape[0] <= self._most_summed)
+
+    def of_sum(self, product: Linear, residual: torch.Tensor, inputs: torch.Tensor) -> Summed:
+        if isinstance(product, CudaLinear) and inputs.shape[0] <= self._most_summed:
+            return product.product.add_and_weigh(inputs, residual, self._norm)
+        hidden = product.add_to(residual, inputs)
+        return hidden, self(hidden)

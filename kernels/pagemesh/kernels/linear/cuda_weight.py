@@ -57,14 +57,19 @@ class KernelWeight:
             "FORM": self._form,
         }
         """By the names of kernels' parameters; rows have the rest."""
-        if self._form is None or self._form.codes not in _CODES_OF_ROWS:
+        if not self.takes_codes:
             self.arguments["row_scales"] = None
         self._input_scale = None if kept is None else _input_scale(kept)
 
     @property
+    def takes_codes(self) -> bool:
+        """Whether rows of activations become codes before they are multiplied with it."""
+        return self._form is not None and self._form.codes in _CODES_OF_ROWS
+
+    @property
     def is_unpacked(self) -> bool:
         """Whether kernels make numbers of its codes, by which rows of activations are multiplied."""
-        return self._form is not None and self._form.codes not in _CODES_OF_ROWS
+        return self._form is not None and not self.takes_codes
 
     def rows(self, numbers: torch.Tensor) -> torch.Tensor:
         """What rows stand for, of a weight that is unpacked: [T, in] of int64 [T]."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import GatedActivation
+from pagemesh.kernels.rms_norm.interface import NormedRows
 
 
 class Matrix(Protocol):
@@ -52,6 +54,52 @@ class GatedLinear(Protocol):
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Rows [T, in] of the weight's type → [T, out]; what is in between may be left unrounded."""
         ...
+
+
+Summed = tuple[torch.Tensor, NormedRows]
+"""What a product was added to, as a new tensor, and that normed."""
+
+
+class SumNorm(Protocol):
+    """A norm, of what products are added to."""
+
+    def __call__(self, hidden: torch.Tensor) -> NormedRows:
+        """[T, n], normed for the product that this norm was made with, at least one row."""
+        ...
+
+    def of_sum(self, product: Linear, residual: torch.Tensor, inputs: torch.Tensor) -> Summed:
+        """What `product.add_to` gives, and that normed."""
+        ...
+
+
+class NormedProduct(NamedTuple):
+    """A norm, and what reads the normed rows, and nobody else does."""
+
+    norm: SumNorm
+
+    multiply: Callable[[NormedRows], torch.Tensor]
+
+
+class ScalesRows(ABC):
+    """A product that can do a part of a norm's work."""
+
+    @abstractmethod
+    def behind(self, norm: object) -> NormedProduct | None:
+        """Both, or None if this norm has to do all by itself."""
+
+
+class StepwiseSumNorm:
+    """`SumNorm` in two steps, whose rows are normed to the end."""
+
+    def __init__(self, norm: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._norm = norm
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._norm(hidden)
+
+    def of_sum(self, product: Linear, residual: torch.Tensor, inputs: torch.Tensor) -> Summed:
+        hidden = product.add_to(residual, inputs)
+        return hidden, self._norm(hidden)
 
 
 def check_weight(

@@ -15,7 +15,12 @@ import triton
 import triton.language as tl
 
 from pagemesh.kernels.early_start import read_ahead, wait_for_earlier
-from pagemesh.kernels.gated_activation.cuda import activate
+from pagemesh.kernels.linear.finish_kernel import (
+    finish,
+    leave_for_norm,
+    load_squares_ahead,
+    scale_sums,
+)
 from pagemesh.kernels.linear.weight_kernel import (
     codes_before,
     is_fp8,
@@ -238,47 +243,6 @@ def add_segments(
     return sums, up_sums
 
 
-@triton.jit
-def finish(
-    sums,
-    up_sums,
-    scales,
-    row_scales,
-    bias,
-    residual,
-    outputs,
-    column,
-    mask,
-    up_offset,
-    limit,
-    alpha,
-    FORM: tl.constexpr,
-    GATE: tl.constexpr,
-):
-    """Bias, then gated activation or residual, rounded once into `outputs` [BLOCK_OUT, BLOCK_T].
-
-    Before it sums of codes are scaled, by `row_scales` [BLOCK_T] and the weight's own, if they are not yet.
-    """
-    if is_scaled_at_the_end(FORM):
-        exists = column < up_offset
-        scale = tl.load(scales + column, mask=exists, other=0.0)
-        sums = sums.to(tl.float32) * (row_scales[None, :] * scale[:, None])
-        if GATE is not None:
-            scale = tl.load(scales + up_offset + column, mask=exists, other=0.0)
-            up_sums = up_sums.to(tl.float32) * (row_scales[None, :] * scale[:, None])
-    if bias is not None:
-        exists = column < up_offset
-        sums += tl.load(bias + column, mask=exists, other=0.0).to(tl.float32)[:, None]
-        if GATE is not None:
-            up_bias = tl.load(bias + up_offset + column, mask=exists, other=0.0)
-            up_sums += up_bias.to(tl.float32)[:, None]
-    if GATE is not None:
-        sums = activate(sums, up_sums, limit, alpha, GATE)
-    if residual is not None:
-        sums += tl.load(residual, mask=mask, other=0.0).to(tl.float32)
-    tl.store(outputs, sums.to(outputs.dtype.element_ty), mask=mask)
-
-
 @triton.jit(do_not_specialize=["num_tokens"])
 def linear_kernel(
     inputs,
@@ -293,19 +257,25 @@ def linear_kernel(
     input_groups,
     table,
     row_scales,
+    squares,
     bias,
     residual,
     residual_stride,
     output,
+    norm_weight,
+    weighted,
+    output_squares,
     partials,
     counters,
     num_tokens,
     num_outputs,
     num_inputs,
+    eps,
     limit,
     alpha,
     FORM: tl.constexpr,
     GATE: tl.constexpr,
+    RUNS: tl.constexpr,
     SEGMENTS: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     IS_WHOLE: tl.constexpr,
@@ -319,7 +289,8 @@ def linear_kernel(
     """`inputs` [T, num_inputs]; `weight` [num_outputs, row_size], with GATE another num_outputs rows of ups, is dense,
     or what FORM says, with the tables of `load_tile`; `output` [T, num_outputs] lies densely. Programs: tiles, and
     segments if IS_SPLIT; `partials` is then of the sums' type, [SEGMENTS, T, rows of the weight], `counters` [tiles]
-    are zeros before and after. `row_scales` [runs, T] are those of rows that are codes."""
+    are zeros before and after. `row_scales` [runs, T] are those of rows that are codes; `squares` those of rows that
+    are to be scaled, see `load_squares`. With a `norm_weight` the output is also left as `UnscaledRows`."""
     tile = tl.program_id(0)
     out_tile, token_tile = tile_of(
         tile, tl.cdiv(num_outputs, BLOCK_OUT), tl.cdiv(num_tokens, BLOCK_T), GROUP
@@ -344,6 +315,7 @@ def linear_kernel(
     wait_for_earlier(EARLY)
     token = tl.minimum(token, num_tokens - 1)
     rows = (inputs + token.to(tl.int64) * input_stride, row_scales, num_tokens, token)
+    squares = load_squares_ahead(squares, token, RUNS)
     if is_scaled_at_the_end(FORM):
         row_scales = tl.load(row_scales + token)
     # Where the tile begins takes 64 bits; places within it do with 32, which spares registers.
@@ -351,6 +323,7 @@ def linear_kernel(
     shift = out_tile * BLOCK_OUT
     down, right = tl.arange(0, BLOCK_T)[None, :], tl.arange(0, BLOCK_OUT)[:, None]
     outputs = output + (first * num_outputs + shift) + (down * num_outputs + right)
+    following = (norm_weight, weighted, output_squares, out_tile, first)
     if residual is not None:
         residual += first * residual_stride + shift
         residual += down * residual_stride + right
@@ -374,16 +347,20 @@ def linear_kernel(
                 partials, counter, places, mask, size, num_outputs,
                 SEGMENTS, IS_GATED, BLOCK_OUT, BLOCK_T,
             )  # fmt: skip
-            finish(
+            sums, up_sums = scale_sums(sums, up_sums, squares, token, num_inputs, eps, RUNS)
+            written = finish(
                 sums, up_sums, scales, row_scales, bias, residual, outputs, column, mask,
                 num_outputs, limit, alpha, FORM, GATE,
             )  # fmt: skip
+            leave_for_norm(written, following, column, mask, num_tokens, num_outputs)
     else:
         sums, up_sums = sum_segments(
             weights, ups, row, tables, rows, num_outputs, num_inputs,
             SEGMENTS, FORM, IS_GATED, IS_WHOLE, DOT_TYPE, BLOCK_OUT, BLOCK_T, BLOCK_K,
         )  # fmt: skip
-        finish(
+        sums, up_sums = scale_sums(sums, up_sums, squares, token, num_inputs, eps, RUNS)
+        written = finish(
             sums, up_sums, scales, row_scales, bias, residual, outputs, column, mask,
             num_outputs, limit, alpha, FORM, GATE,
         )  # fmt: skip
+        leave_for_norm(written, following, column, mask, num_tokens, num_outputs)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 
 from pagemesh.kernels.dispatch import backend_for
-from pagemesh.kernels.rms_norm.interface import ReferenceRmsNorm, RmsNormFunction
+from pagemesh.kernels.rms_norm.interface import NormedRows, ReferenceRmsNorm, RmsNormFunction
 
-__all__ = ["RmsNormFunction", "make_rms_norm"]
+__all__ = ["NormedRows", "RmsNormFunction", "make_rms_norm"]
 
 
 def make_rms_norm(weight: torch.Tensor, eps: float) -> RmsNormFunction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -17,6 +17,23 @@ class RmsNormFunction(Protocol):
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual` [T, n] + the normed rows, as a new tensor; the sum is rounded once."""
         ...
+
+
+class UnscaledRows(NamedTuple):
+    """Rows x of a norm whose reader scales what it makes of them, by 1 / √(mean x² + eps) of each.
+
+    A product's sums may be scaled as well as its rows, and then whoever writes x need not know all of a row.
+    """
+
+    weighted: torch.Tensor
+    """x · weight, [T, n], rounded once."""
+
+    squares: torch.Tensor
+    """float32 [T, ceil(n / 64)]: the sum of x² of 64 columns after 64; or [T], the scales themselves."""
+
+
+NormedRows = torch.Tensor | UnscaledRows
+"""What a norm gives, for the product that reads it."""
 
 
 def check_rows(rows: torch.Tensor, weight: torch.Tensor) -> None:

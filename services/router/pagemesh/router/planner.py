@@ -108,7 +108,7 @@ class Planner:
             )
 
     def on_answer(self, num_tokens: int) -> None:
-        self._decider.on_answer(num_tokens)
+        self._decider.answers.observe(num_tokens)
 
     def place_beside(self, placement: Placement) -> Placement:
         route = Route(placement.route.decode)

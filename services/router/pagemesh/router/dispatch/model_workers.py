@@ -28,7 +28,7 @@ class ModelWorkers:
 
     def num_expected_tokens(self, max_tokens: int) -> int:
         """Tokens that an answer is expected to have which may have so many."""
-        return self._decider.num_expected_tokens(max_tokens)
+        return self._decider.answers.num_tokens(max_tokens)
 
     def nobody(self) -> UnavailableError:
         """That no decode worker can take a request."""

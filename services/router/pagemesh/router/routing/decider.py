@@ -16,7 +16,6 @@ from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest, Wor
 from pagemesh.router.routing.coming_blocks import ComingBlocks
 from pagemesh.router.routing.crowds import Crowds
 from pagemesh.router.routing.decision import Decision
-from pagemesh.router.routing.growth import AnswerLength
 from pagemesh.router.routing.in_flight import Flight, InFlight
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
@@ -26,6 +25,28 @@ from pagemesh.router.routing.seats import Load, SeatCount, Seats
 
 _worker_id = attrgetter("worker_id")
 _NOBODY: Final[frozenset[str]] = frozenset()
+
+_PRIOR_LENGTH: Final = 256.0
+"""Expected tokens of an answer before any has ended: about what chats have."""
+
+_LENGTH_MEMORY: Final = 0.98
+"""What a measured length still counts when the next answer ends: about the last fifty decide."""
+
+
+class AnswerLength:
+    """How long answers are, so that a worker is chosen that has room for one more: the decayed mean of those that ended,
+    as the workers' own schedulers keep it."""
+
+    def __init__(self) -> None:
+        self._mean = _PRIOR_LENGTH
+
+    def observe(self, num_tokens: int) -> None:
+        """An answer ended by itself, with so many tokens."""
+        self._mean = _LENGTH_MEMORY * self._mean + (1 - _LENGTH_MEMORY) * num_tokens
+
+    def num_tokens(self, max_tokens: int) -> int:
+        """Tokens that are to be expected of an answer that may have so many."""
+        return min(round(self._mean), max_tokens)
 
 
 class Decider:
@@ -42,7 +63,7 @@ class Decider:
         self._in_flight = InFlight(clock)
         self._coming = ComingBlocks(clock)
         self._crowds = Crowds()
-        self._growth = AnswerLength()
+        self.answers = AnswerLength()
         self._seats = Seats(clock)
         self._num_workers = 0
 
@@ -75,7 +96,7 @@ class Decider:
         places = self._crowds.places(request.block_names, self._num_workers)
         request = replace(
             request,
-            num_growth_tokens=self._growth.num_tokens(request.num_output_tokens),
+            num_growth_tokens=self.answers.num_tokens(request.num_output_tokens),
             affinity={naming: place.group for naming, place in places.items()},
             num_crowd_blocks=min((p.num_crowd_blocks for p in places.values()), default=0),
         )
@@ -103,7 +124,7 @@ class Decider:
         if computing.facts.caches_prefixes and not computing.facts.is_degraded:
             names = request.block_names.get(computing.facts.naming, ())
             note = self._coming.add(computing.worker_id, names[computing.num_held_blocks :])
-        num_tokens = request.num_prompt_tokens + self._growth.num_tokens(request.num_output_tokens)
+        num_tokens = request.num_prompt_tokens + self.answers.num_tokens(request.num_output_tokens)
         return self._in_flight.begin(
             route,
             route.decode.num_missing_blocks(num_tokens),
@@ -114,19 +135,11 @@ class Decider:
         """One more answer to a prompt goes where another one is, and shares its KV."""
         return self._in_flight.begin(route)
 
-    def on_answer(self, num_tokens: int) -> None:
-        """An answer ended by itself after so many tokens."""
-        self._growth.observe(num_tokens)
-
     def seats(
         self, decoders: Iterable[WorkerFacts], prefillers: Iterable[WorkerFacts]
     ) -> SeatCount:
         """How many requests these workers can work on, which take some."""
         return self._seats.count(self._loads(decoders), self._loads(prefillers))
-
-    def num_expected_tokens(self, max_tokens: int) -> int:
-        """Tokens that an answer is expected to have which may have so many."""
-        return self._growth.num_tokens(max_tokens)
 
     def _loads(self, workers: Iterable[WorkerFacts]) -> list[Load]:
         load = self._in_flight.load
