@@ -24,9 +24,10 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 
 @pytest.fixture
 def in_triton() -> Iterator[None]:
-    """What a test makes is computed by Triton, on tensors of the CPU in its interpreter."""
+    """What a test makes is computed by Triton, on tensors that are made on the GPU, or, in its interpreter, on the CPU."""
     torch.manual_seed(8)
-    with using("cuda"), torch.inference_mode():
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with using("cuda"), torch.inference_mode(), device:
         yield
 
 

@@ -159,18 +159,16 @@ def test_nothing_beside_rows_is_written(is_split: bool) -> None:
         assert (rows[-1] == 7).all()
 
 
-@pytest.mark.parametrize(
-    "weight",
-    [
-        pytest.param(Dense(torch.ones(8, 128, dtype=torch.float16)), id="float16"),
-        pytest.param(channel_int8((8, 128), torch.float32), id="rows that become codes"),
-        pytest.param(
-            RowStack((Dense(torch.ones(8, 128)), channel_int8((8, 128), torch.float32))),
-            id="parts",
-        ),
-    ],
-)
-def test_others_are_normed_first(weight: Weight) -> None:
+OTHERS: dict[str, Callable[[], Weight]] = {
+    "float16": lambda: Dense(torch.ones(8, 128, dtype=torch.float16)),
+    "rows that become codes": lambda: channel_int8((8, 128), torch.float32),
+    "parts": lambda: RowStack((Dense(torch.ones(8, 128)), channel_int8((8, 128), torch.float32))),
+}
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_others_are_normed_first(make: Callable[[], Weight]) -> None:
+    weight = make()
     product = make_linear(weight)
     norm = norm_of(128)
     normed = make_normed_product(norm, product)
