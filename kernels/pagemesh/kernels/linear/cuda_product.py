@@ -40,8 +40,10 @@ class Product:
     def follow(self, norm: CudaRmsNorm) -> bool:
         """Scale the sums of what this norm weighs from now on. False if rows have to be normed before: where they become
         codes, which have scales of their own, and in float16, which may not hold what is not yet scaled."""
+        if self._weight.takes_codes or self._weight.dtype == torch.float16:
+            return False
         self._eps = norm.eps
-        return not self._weight.takes_codes and self._weight.dtype != torch.float16
+        return True
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Of rows [T, in] and, where it is added, a residual [T, out]: [T, out]."""
