@@ -217,6 +217,30 @@ def test_products_are_those_of_the_dense_weight(
             assert torch.equal(added, dense.add_to(residual[:size], rows[:size]))
 
 
+@isas
+@pytest.mark.parametrize("kind", ["symmetric", "centre and minimums", "whole rows"])
+@pytest.mark.parametrize(
+    ("num_inputs", "sizes"),
+    [
+        pytest.param(128, (40, 64), id="one part"),
+        pytest.param(160, (40, 64), id="a step more"),
+        pytest.param(256, (40, 64), id="two parts"),
+        pytest.param(384, (40, 75), id="three parts"),
+        pytest.param(416, (64, 75), id="three parts and a step"),
+        pytest.param(2176, (300, 490), id="chunks of eight blocks"),
+    ],
+)
+def test_products_of_many_rows_are_those_of_the_dense_weight(
+    isa: CpuIsa, kind: str, num_inputs: int, sizes: tuple[int, int]
+) -> None:
+    weight = KINDS[kind](40, num_inputs, BF16)
+    rows = torch.randn(max(sizes), num_inputs).bfloat16()
+    with using_isa(isa), torch.inference_mode():
+        ours, dense = (make_linear(each) for each in (weight, Dense(weight.dense())))
+        for size in sizes:
+            assert torch.equal(ours(rows[:size]), dense(rows[:size]))
+
+
 @pytest.mark.product(sample=12)
 @isas
 @all_kinds

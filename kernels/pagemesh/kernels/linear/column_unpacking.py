@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from llvmlite import ir
@@ -54,52 +55,43 @@ class ColumnUnpacking:
         return OpenPart(held, codes, ahead)
 
     def emit(self, opened: OpenPart, target: ir.Value, num_steps: ir.Value) -> None:
-        """A part; `target` is bfloat16 [steps, 32 columns, 32 inputs], with room for a whole one."""
-        b = self._e.builder
-        with b.if_else(b.icmp_signed("==", num_steps, self._e.int64(PART_STEPS))) as (whole, rest):
-            with whole:
-                places, num_blocks = self._whole(opened, target)
-                self._all_columns(places, num_blocks, opened.held)
-            with rest:
-                self.emit_rest(opened, target, num_steps)
-
-    def emit_rest(self, opened: OpenPart, target: ir.Value, num_steps: ir.Value) -> None:
-        """A part of any number of steps, block after block."""
+        """A part of any number of steps, block after block; `target` is bfloat16 [steps, 32 columns, 32 inputs], with room
+        for a whole one."""
         e, b = self._e, self._e.builder
         column_bytes = b.mul(self._num_blocks(num_steps), e.int64(STEP_INPUTS))
         with e.loop(e.int64(0), self._num_blocks(num_steps)) as block:
             places = _Places(opened.codes, opened.ahead, target, block, column_bytes)
-            self._all_columns(places, 1, opened.held)
+            with e.loop(e.int64(0), e.int64(COLUMNS), self._codes.columns_at_once) as first:
+                for emit_column in self._columns(places, 1, first, opened.held):
+                    emit_column()
 
     def emit_beside(
         self,
         opened: OpenPart,
         target: ir.Value,
-        before: Callable[[ir.Value], None],
-        behind: Callable[[ir.Value], None],
+        num_turns: int,
+        begin: Callable[[ir.Value], None],
+        midway: Callable[[ir.Value], None],
     ) -> None:
-        """A part that has all steps. Before and behind each quarter of its columns is done what these emit for a step."""
+        """A part that has all steps, in turns of as many columns each: of a turn, by its number, `begin` emits what is done
+        before it, and `midway` what is done between its halves.
+
+        So `begin` may load tiles and `midway` multiply them: one right behind the other, everything else waits for both.
+        """
         e, b = self._e, self._e.builder
-        places, num_blocks = self._whole(opened, target)
-        per_step = COLUMNS // PART_STEPS
-        with e.loop(e.int64(0), e.int64(PART_STEPS)) as step:
-            first = b.mul(step, e.int64(per_step))
-            before(step)
-            for index in range(0, per_step, self._codes.columns_at_once):
-                self._columns(places, num_blocks, b.add(first, e.int64(index)), opened.held)
-            behind(step)
-
-    def _whole(self, opened: OpenPart, target: ir.Value) -> tuple[_Places, int]:
-        """Where a part that has all steps is, and its blocks."""
         num_blocks = PART_STEPS // self._block_steps
-        column_bytes = self._e.int64(num_blocks * STEP_INPUTS)
-        first = self._e.int64(0)
-        return _Places(opened.codes, opened.ahead, target, first, column_bytes), num_blocks
-
-    def _all_columns(self, places: _Places, num_blocks: int, held: Held) -> None:
-        e = self._e
-        with e.loop(e.int64(0), e.int64(COLUMNS), self._codes.columns_at_once) as first:
-            self._columns(places, num_blocks, first, held)
+        column_bytes = e.int64(num_blocks * STEP_INPUTS)
+        places = _Places(opened.codes, opened.ahead, target, e.int64(0), column_bytes)
+        size, at_once = COLUMNS // num_turns, self._codes.columns_at_once
+        with e.loop(e.int64(0), e.int64(num_turns)) as turn:
+            begin(turn)
+            for index in range(0, size, at_once):
+                first = b.add(b.mul(turn, e.int64(size)), e.int64(index))
+                columns = self._columns(places, num_blocks, first, opened.held)
+                for column, emit_column in enumerate(columns, index):
+                    if column == size // 2:
+                        midway(turn)
+                    emit_column()
 
     def _num_blocks(self, num_steps: ir.Value) -> ir.Value:
         e, b, size = self._e, self._e.builder, self._block_steps
@@ -117,13 +109,16 @@ class ColumnUnpacking:
         scales, zeros, subtracted = self._memory
         return Held(scales, found.zeros and zeros, found.subtracted and subtracted)
 
-    def _columns(self, places: _Places, num_blocks: int, first: ir.Value, held: Held) -> None:
-        """Columns that are unpacked at once, of some blocks: of all of a part, or of one."""
+    def _columns(
+        self, places: _Places, num_blocks: int, first: ir.Value, held: Held
+    ) -> list[Callable[[], None]]:
+        """What emits one after the other of those that are unpacked at once, of some blocks: of all of a part, or of one."""
         e, b = self._e, self._e.builder
         size = self._codes.columns_at_once * STEP_INPUTS
         own = b.add(b.mul(first, places.column_bytes), b.mul(places.block, e.int64(size)))
         line = e.at(places.ahead, own)
-        for index, groups in enumerate(self._codes.groups(held, places.block, first)):
+
+        def emit(index: int, groups: ColumnGroups) -> None:
             column = b.add(first, e.int64(index))
             for block in range(num_blocks):
                 # One by one: of many lines that are asked for at once some wait, and so does what is to be loaded.
@@ -131,6 +126,9 @@ class ColumnUnpacking:
                 if not is_odd:
                     fetch(e, e.at(line, e.int64(number * LINE_BYTES)))
                 self._block(places, block, column, groups)
+
+        all_groups = self._codes.groups(held, places.block, first)
+        return [partial(emit, *numbered) for numbered in enumerate(all_groups)]
 
     def _block(self, places: _Places, block: int, column: ir.Value, groups: ColumnGroups) -> None:
         """Of a column, a block behind the first that is unpacked."""

@@ -2,13 +2,14 @@
 
 Roles are changed there: the left-hand tile of a product are 16 columns of the weight with 32 inputs each, as unpacking
 leaves them, and the right-hand one the pairs of up to 16 rows. What is multiplied with what, and added in which order,
-stays the same. A part of a panel is unpacked, then multiplied with all rows of a chunk; if these are 32 at most, their
-sums stay in the registers from a panel's first part to its last.
+stays the same. A part of a panel is multiplied with all rows of a chunk: with two blocks of 32 while the next part is
+unpacked, with others behind that. Sums of one block alone stay in the registers from a panel's first part to its last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from llvmlite import ir
@@ -71,6 +72,26 @@ class _Block(NamedTuple):
     """float32, a square for each tile of rows and half of the columns; in it, a row for each column."""
 
 
+class _Chunk(NamedTuple):
+    """Rows of an item, of several blocks."""
+
+    begin: ir.Value
+    end: ir.Value
+    num_blocks: ir.Value
+    sums: ir.Value
+    """Of the first of them with the panel."""
+
+
+class _Beside(NamedTuple):
+    """What is emitted for the part before the one that is unpacked, by its number and a turn's."""
+
+    num_turns: int
+    begin: Callable[[ir.Value, ir.Value], None]
+    midway: Callable[[ir.Value, ir.Value], None]
+    end: Callable[[ir.Value], None] | None = None
+    """Behind all turns."""
+
+
 class _PackedTileKernel:
     def __init__(self, e: Emitter, gate: Gate | None, form: PackedForm) -> None:
         self.e, self.b = e, e.builder
@@ -122,60 +143,118 @@ class _PackedTileKernel:
                 only = self._block(begin, end, sums, e.int64(0))
                 self._configure(only)
                 self._each_sum(only, lambda tile, *_: self.tiles.zero(tile))
-                self._multiply_beside(weight, ahead, only)
+                self._multiply_alone((weight, ahead), only)
                 self._each_sum(only, self.tiles.store)
             with shared:
-                num_parts = self.items.ceil(self.argument["num_steps"], e.int64(PART_STEPS))
-                with e.loop(e.int64(0), num_parts) as part:
-                    part_steps = self._unpack(weight, ahead, part)
-                    with e.loop(e.int64(0), num_blocks) as number:
-                        block = self._block(begin, end, sums, number)
-                        self._configure(block)
-                        self._take_sums(block, part)
-                        self._multiply(block, part, part_steps)
-                        self._each_sum(block, self.tiles.store)
+                self._multiply_chunk((weight, ahead), _Chunk(begin, end, num_blocks, sums))
 
-    def _unpack(self, weight: ir.Value, ahead: ir.Value, part: ir.Value) -> ir.Value:
-        """All of a part; gives how many steps it has."""
-        e, b = self.e, self.b
-        num_left = b.sub(self.argument["num_steps"], b.mul(part, e.int64(PART_STEPS)))
-        num_steps = self.items.least(num_left, e.int64(PART_STEPS))
-        opened = self.unpacking.open(weight, ahead, part)
-        self.unpacking.emit(opened, self._part(part), num_steps)
-        return num_steps
+    def _multiply_alone(self, weights: tuple[ir.Value, ir.Value], block: _Block) -> None:
+        """Add a panel to the sums of a block, which stay in their tiles."""
 
-    def _multiply_beside(self, weight: ir.Value, ahead: ir.Value, block: _Block) -> None:
-        """Add a panel to the sums of a block. While a part is unpacked, the one before it is multiplied."""
+        def load(before: ir.Value, turn: ir.Value) -> None:
+            self._load_step(block, before, turn)
+
+        def multiply(before: ir.Value, turn: ir.Value) -> None:
+            self._multiply_step(block)
+
+        self._each_part(
+            weights,
+            _Beside(PART_STEPS, load, multiply),
+            lambda part, num_steps: self._multiply(block, part, num_steps),
+        )
+
+    def _multiply_chunk(self, weights: tuple[ir.Value, ir.Value], chunk: _Chunk) -> None:
+        """Add a panel to the sums of several blocks: two of them while the next part is unpacked, then the others.
+
+        The two take turns forth and back: where there are no others, sums of one stay in their tiles from part to part.
+        """
         e, b = self.e, self.b
-        num_steps = self.argument["num_steps"]
+        num_whole = b.sdiv(self.argument["num_steps"], e.int64(PART_STEPS))
+        has_others = b.icmp_signed(">", chunk.num_blocks, e.int64(2))
+
+        def block_of(before: ir.Value, turn: ir.Value) -> _Block:
+            is_second = b.xor(b.sdiv(turn, e.int64(PART_STEPS)), b.and_(before, e.int64(1)))
+            return self._block_of(chunk, is_second)
+
+        def begin(before: ir.Value, turn: ir.Value) -> None:
+            block = block_of(before, turn)
+            is_first_part = b.icmp_signed("==", before, e.int64(0))
+            is_first = b.icmp_signed("==", turn, e.int64(0))
+            is_other = b.icmp_signed("==", turn, e.int64(PART_STEPS))
+            with b.if_then(is_other):
+                self._each_sum(block_of(before, e.int64(0)), self.tiles.store)
+            begins = b.and_(is_first, b.or_(is_first_part, has_others))
+            with b.if_then(b.or_(begins, is_other)):
+                self._configure(block)
+                self._take_sums(block, before)
+            self._load_step(block, before, b.srem(turn, e.int64(PART_STEPS)))
+
+        def multiply(before: ir.Value, turn: ir.Value) -> None:
+            self._multiply_step(block_of(before, turn))
+
+        def multiply_blocks(first: int, part: ir.Value, num_steps: ir.Value) -> None:
+            with e.loop(e.int64(first), chunk.num_blocks) as number:
+                block = self._block_of(chunk, number)
+                self._configure(block)
+                self._take_sums(block, part)
+                self._multiply(block, part, num_steps)
+                self._each_sum(block, self.tiles.store)
+
+        def end(before: ir.Value) -> None:
+            is_last = b.icmp_signed("==", before, b.sub(num_whole, e.int64(2)))
+            with b.if_then(b.or_(is_last, has_others)):
+                self._each_sum(block_of(before, e.int64(PART_STEPS)), self.tiles.store)
+                multiply_blocks(2, before, e.int64(PART_STEPS))
+
+        beside = _Beside(2 * PART_STEPS, begin, multiply, end)
+        self._each_part(weights, beside, partial(multiply_blocks, 0))
+
+    def _each_part(
+        self,
+        weights: tuple[ir.Value, ir.Value],
+        beside: _Beside,
+        multiply: Callable[[ir.Value, ir.Value], None],
+    ) -> None:
+        """Unpack a panel, part after part, and multiply the part before meanwhile; `weights` are its address and that from
+        which its like is fetched, and `multiply` emits what becomes of the steps of a part behind which none is unpacked."""
+        e, b = self.e, self.b
+        num_steps, one = self.argument["num_steps"], e.int64(1)
         num_whole = b.sdiv(num_steps, e.int64(PART_STEPS))
-        one = e.int64(1)
         with e.loop(e.int64(0), num_whole) as part:
-            opened = self.unpacking.open(weight, ahead, part)
+            opened = self.unpacking.open(*weights, part)
             before = b.sub(part, one)
+            has_before = b.icmp_signed(">=", before, e.int64(0))
 
-            def load_before(step: ir.Value) -> None:
-                with b.if_then(b.icmp_signed(">=", before, e.int64(0))):
-                    self._load_step(block, before, step)
+            def each_turn(emit: Callable[[ir.Value, ir.Value], None], turn: ir.Value) -> None:
+                with b.if_then(has_before):
+                    emit(before, turn)
 
-            def multiply_before(step: ir.Value) -> None:
-                with b.if_then(b.icmp_signed(">=", before, e.int64(0))):
-                    self._multiply_step(block)
-
-            self.unpacking.emit_beside(opened, self._part(part), load_before, multiply_before)
+            self.unpacking.emit_beside(
+                opened,
+                self._part(part),
+                beside.num_turns,
+                partial(each_turn, beside.begin),
+                partial(each_turn, beside.midway),
+            )
+            if beside.end is not None:
+                with b.if_then(has_before):
+                    beside.end(before)
         last = b.sub(num_whole, one)
         with b.if_then(b.icmp_signed(">=", last, e.int64(0))):
-            self._multiply(block, last, e.int64(PART_STEPS))
+            multiply(last, e.int64(PART_STEPS))
         rest = b.srem(num_steps, e.int64(PART_STEPS))
         with b.if_then(b.icmp_signed(">", rest, e.int64(0))):
-            opened = self.unpacking.open(weight, ahead, num_whole)
-            self.unpacking.emit_rest(opened, self._part(num_whole), rest)
-            self._multiply(block, num_whole, rest)
+            opened = self.unpacking.open(*weights, num_whole)
+            self.unpacking.emit(opened, self._part(num_whole), rest)
+            multiply(num_whole, rest)
 
     def _part(self, number: ir.Value) -> ir.Value:
         """Where a part is unpacked, by turns: what was just stored cannot be loaded into a tile at once."""
         place = self.b.and_(number, self.e.int64(1))
         return self.e.at(self.parts, self.b.mul(place, self.e.int64(_PART_NUMBERS)))
+
+    def _block_of(self, chunk: _Chunk, number: ir.Value) -> _Block:
+        return self._block(chunk.begin, chunk.end, chunk.sums, number)
 
     def _block(self, begin: ir.Value, end: ir.Value, sums: ir.Value, number: ir.Value) -> _Block:
         e, b = self.e, self.b
