@@ -73,7 +73,7 @@ class _Block(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Rows of an item, of several blocks."""
+    """Rows of an item."""
 
     begin: ir.Value
     end: ir.Value
@@ -132,36 +132,23 @@ class _PackedTileKernel:
         """Part after part of a panel, each with all rows of a chunk."""
         e, b = self.e, self.b
         begin, end = rows
-        num_rows = b.sub(end, begin)
-        num_blocks = self.items.ceil(num_rows, e.int64(BLOCK_ROWS))
+        num_blocks = self.items.ceil(b.sub(end, begin), e.int64(BLOCK_ROWS))
+        chunk = _Chunk(begin, end, num_blocks, sums)
         panel_bytes = self.unpacking.panel_bytes(self.argument["num_steps"])
         weight, ahead = (
             e.at(self.argument["weight"], b.mul(each, panel_bytes)) for each in (panel, fetched)
         )
         with b.if_else(b.icmp_signed("==", num_blocks, e.int64(1))) as (alone, shared):
             with alone:
-                only = self._block(begin, end, sums, e.int64(0))
+                only = self._block(chunk, e.int64(0))
                 self._configure(only)
                 self._each_sum(only, lambda tile, *_: self.tiles.zero(tile))
-                self._multiply_alone((weight, ahead), only)
+                load = partial(self._load_step, only)
+                beside = _Beside(PART_STEPS, load, lambda *_: self._multiply_step(only))
+                self._each_part((weight, ahead), beside, partial(self._multiply, only))
                 self._each_sum(only, self.tiles.store)
             with shared:
-                self._multiply_chunk((weight, ahead), _Chunk(begin, end, num_blocks, sums))
-
-    def _multiply_alone(self, weights: tuple[ir.Value, ir.Value], block: _Block) -> None:
-        """Add a panel to the sums of a block, which stay in their tiles."""
-
-        def load(before: ir.Value, turn: ir.Value) -> None:
-            self._load_step(block, before, turn)
-
-        def multiply(before: ir.Value, turn: ir.Value) -> None:
-            self._multiply_step(block)
-
-        self._each_part(
-            weights,
-            _Beside(PART_STEPS, load, multiply),
-            lambda part, num_steps: self._multiply(block, part, num_steps),
-        )
+                self._multiply_chunk((weight, ahead), chunk)
 
     def _multiply_chunk(self, weights: tuple[ir.Value, ir.Value], chunk: _Chunk) -> None:
         """Add a panel to the sums of several blocks: two of them while the next part is unpacked, then the others.
@@ -174,7 +161,7 @@ class _PackedTileKernel:
 
         def block_of(before: ir.Value, turn: ir.Value) -> _Block:
             is_second = b.xor(b.sdiv(turn, e.int64(PART_STEPS)), b.and_(before, e.int64(1)))
-            return self._block_of(chunk, is_second)
+            return self._block(chunk, is_second)
 
         def begin(before: ir.Value, turn: ir.Value) -> None:
             block = block_of(before, turn)
@@ -194,7 +181,7 @@ class _PackedTileKernel:
 
         def multiply_blocks(first: int, part: ir.Value, num_steps: ir.Value) -> None:
             with e.loop(e.int64(first), chunk.num_blocks) as number:
-                block = self._block_of(chunk, number)
+                block = self._block(chunk, number)
                 self._configure(block)
                 self._take_sums(block, part)
                 self._multiply(block, part, num_steps)
@@ -253,20 +240,17 @@ class _PackedTileKernel:
         place = self.b.and_(number, self.e.int64(1))
         return self.e.at(self.parts, self.b.mul(place, self.e.int64(_PART_NUMBERS)))
 
-    def _block_of(self, chunk: _Chunk, number: ir.Value) -> _Block:
-        return self._block(chunk.begin, chunk.end, chunk.sums, number)
-
-    def _block(self, begin: ir.Value, end: ir.Value, sums: ir.Value, number: ir.Value) -> _Block:
+    def _block(self, chunk: _Chunk, number: ir.Value) -> _Block:
         e, b = self.e, self.b
         own = b.mul(number, e.int64(BLOCK_ROWS))
-        first = b.add(begin, own)
-        num_rows = self.items.least(b.sub(end, first), e.int64(BLOCK_ROWS))
+        first = b.add(chunk.begin, own)
+        num_rows = self.items.least(b.sub(chunk.end, first), e.int64(BLOCK_ROWS))
         upper = self.items.least(num_rows, e.int64(TILE_ROWS))
         return _Block(
             first_row=first,
             widths=(upper, b.sub(num_rows, upper)),
-            is_alone=b.icmp_signed("==", b.sub(end, begin), e.int64(1)),
-            sums=e.at(sums, b.mul(own, e.int64(COLUMNS))),
+            is_alone=b.icmp_signed("==", b.sub(chunk.end, chunk.begin), e.int64(1)),
+            sums=e.at(chunk.sums, b.mul(own, e.int64(COLUMNS))),
         )
 
     def _configure(self, block: _Block) -> None:
