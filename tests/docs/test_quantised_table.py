@@ -68,4 +68,5 @@ def test_the_table_has_what_was_measured() -> None:
     text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     found = measured()
     expected = [row(name, ways, found) for name, ways in ROWS.items()]
-    assert [line for line in expected if line not in text] == [], "\n".join(expected)
+    lines = text.splitlines()
+    assert [line for line in expected if lines.count(line) != 1] == [], "\n".join(expected)
